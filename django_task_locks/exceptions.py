@@ -1,0 +1,40 @@
+"""Everything this package raises on purpose derives from TaskLocksError."""
+
+
+class TaskLocksError(Exception):
+    """Base of all errors of this package. The docstring of a subclass is its default message."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class InvalidResource(TaskLocksError, ValueError):
+    """A resource is a name of 1 to 1,024 bytes or a saved model instance."""
+
+
+class InvalidTask(TaskLocksError, ValueError):
+    """The task cannot be dispatched as asked."""
+
+
+class InvalidTransition(TaskLocksError):
+    """The task is no longer in the state that this change needs; nothing was changed."""
+
+
+class LockServiceUnavailable(TaskLocksError):
+    """The lock service (Redis or Valkey) does not answer; whether the call took effect is unknown."""
+
+
+class ForeignValue(TaskLocksError):
+    """A key of ours holds a value of another type; nothing was changed."""
+
+
+class OwnerClosed(TaskLocksError):
+    """This process was declared missing: it may not take, keep or release locks any more."""
+
+
+class StaleSlot(TaskLocksError):
+    """This executor slot was given to a successor: it may not take or release locks any more."""
+
+
+class LockTimeout(TaskLocksError, TimeoutError):
+    """The resources did not become free in time."""

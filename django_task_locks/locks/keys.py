@@ -1,0 +1,141 @@
+"""Every Redis key of the lock manager, named and explained here and nowhere else.
+
+The scripts receive these names as Lua constants (`lua_constants`), so no script spells a key.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+_PREFIX = re.compile(r"[A-Za-z0-9_.:/@-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys under one prefix. All share the hash tag `{prefix}`, hence one cluster slot.
+
+    ============================  ======  ========================================================
+    request:<id>                  HASH    owner, queue, lane, score, token, state, slot, since and
+                                          resources by mode (x, s: JSON lists) of one request
+    lock:<resource>               STRING  the exclusive holder's id, or
+                                  SET     the shared holders' ids (granted ones included)
+    wait:x:<res>, wait:s:<res>    ZSET    waiting ids by score, exclusive and shared
+    owner:<owner>                 SET     the registry: ids of what this owner holds or waits for;
+                                          `queue/<queue>` for tasks that no process has claimed
+    owners                        HASH    process owner to its TTL in seconds
+    slot:<owner>                  HASH    executor slot number to the one id it holds, and
+                                          `generation:<number>` to the slot's generation
+    closed                        ZSET    owners declared dead, by time in ms; scripts refuse them
+    suspects                      ZSET    owners seen without a row, by the time first seen in ms
+    lanes                         HASH    lane to {queue, versions} as JSON; "" to a counter that
+                                          changes with every change of the others
+    ready:<lane>                  ZSET    granted ids that no worker has claimed, by score
+    wake:<lane>                   ZSET    one marker that idle executors block on; `wake:` is lit
+                                          for a new lane
+    control:<owner>               LIST    messages to one process
+    grant:<id>                    LIST    wakes the one that waits for this request in a process
+    leader:<job>                  STRING  who does a job that one process at a time may do
+    seq, token                    STRING  counters: order of arrival, fencing
+    ============================  ======  ========================================================
+    """
+
+    prefix: str
+    base: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ValueError(
+                f"prefix {self.prefix!r}: 1 to 64 letters, digits or any of _ . : / @ - are accepted"
+            )
+        object.__setattr__(self, "base", f"{{{self.prefix}}}:")
+
+    @property
+    def anchor(self) -> str:
+        """The key that routes a script to this prefix's cluster slot."""
+        return self.seq
+
+    @property
+    def seq(self) -> str:
+        return self.base + "seq"
+
+    @property
+    def token(self) -> str:
+        return self.base + "token"
+
+    @property
+    def owners(self) -> str:
+        return self.base + "owners"
+
+    @property
+    def closed(self) -> str:
+        return self.base + "closed"
+
+    @property
+    def suspects(self) -> str:
+        return self.base + "suspects"
+
+    @property
+    def lanes(self) -> str:
+        return self.base + "lanes"
+
+    def request(self, id: str) -> str:
+        return f"{self.base}request:{id}"
+
+    def lock(self, resource: str) -> str:
+        return f"{self.base}lock:{resource}"
+
+    def wait_exclusive(self, resource: str) -> str:
+        return f"{self.base}wait:x:{resource}"
+
+    def wait_shared(self, resource: str) -> str:
+        return f"{self.base}wait:s:{resource}"
+
+    def owner(self, owner: str) -> str:
+        return f"{self.base}owner:{owner}"
+
+    def slot(self, owner: str) -> str:
+        return f"{self.base}slot:{owner}"
+
+    def ready(self, lane: str) -> str:
+        return f"{self.base}ready:{lane}"
+
+    def wake(self, lane: str) -> str:
+        return f"{self.base}wake:{lane}"
+
+    def control(self, owner: str) -> str:
+        return f"{self.base}control:{owner}"
+
+    def grant(self, id: str) -> str:
+        return f"{self.base}grant:{id}"
+
+    def leader(self, job: str) -> str:
+        return f"{self.base}leader:{job}"
+
+    def lua_constants(self) -> str:
+        """Lua source that defines a constant for each key; families end where the name begins."""
+        names = {
+            "SEQ": self.seq,
+            "TOKEN": self.token,
+            "OWNERS": self.owners,
+            "CLOSED": self.closed,
+            "SUSPECTS": self.suspects,
+            "LANES": self.lanes,
+            "REQUEST": self.request(""),
+            "LOCK": self.lock(""),
+            "WAIT_X": self.wait_exclusive(""),
+            "WAIT_S": self.wait_shared(""),
+            "OWNER": self.owner(""),
+            "SLOT": self.slot(""),
+            "READY": self.ready(""),
+            "WAKE": self.wake(""),
+            "CONTROL": self.control(""),
+            "GRANT": self.grant(""),
+        }
+        return "".join(f"local {name} = '{key}'\n" for name, key in names.items())
+
+
+QUEUE_OWNER = "queue/"
+
+
+def queue_owner(queue: str) -> str:
+    """The pseudo owner under which requests of tasks that no process has claimed are registered."""
+    return QUEUE_OWNER + queue

@@ -1,0 +1,228 @@
+"""LockManager: the operations on locks, on a synchronous client."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from django_task_locks.locks import protocol, scripts
+from django_task_locks.locks.keys import Keys
+from django_task_locks.locks.protocol import Call
+from django_task_locks.locks.requests import (
+    Blocked,
+    Claimant,
+    Claimed,
+    Ended,
+    Grant,
+    Idle,
+    Lanes,
+    LockRequest,
+    RequestInfo,
+    ResourceInfo,
+    Waiting,
+)
+
+R = TypeVar("R")
+
+_CONTROL_KEPT_SECONDS = 3600
+_CONTROL_MOST = 10_000
+
+
+class LockManager:
+    """Exclusive and shared locks on named resources, granted all together and in order.
+
+    Every operation is one atomic step on the server and may be repeated with the same result, so
+    a caller whose reply was lost asks again.
+
+    Any operation raises LockServiceUnavailable when the server cannot be reached or cannot serve
+    (the outcome is unknown then) and ForeignValue when a key that it needs holds something else
+    (nothing was changed then). Operations of a process raise OwnerClosed after it was declared
+    missing and StaleSlot after its slot was given to a successor.
+
+    client    a redis.Redis with or without decode_responses; its socket timeout must be longer than
+              any `wait_for_...` that is asked of it
+    prefix    two managers with different prefixes never meet
+    endpoint  how messages name the server (never with a password)
+    """
+
+    def __init__(self, client: Redis, prefix: str = "task_locks", endpoint: str = "Redis") -> None:
+        self.client = client
+        self.keys = Keys(prefix)
+        self.endpoint = endpoint
+        self._scripts = {
+            name: client.register_script(scripts.source(name, self.keys))
+            for name in scripts.OPERATIONS
+        }
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def request(self, request: LockRequest) -> Grant | Waiting:
+        """Grants all resources of the request, or queues it behind those in its way.
+
+        A known id is answered with its present state.
+        """
+        outcome = self._run(protocol.request(request, wait=True))
+        assert not isinstance(outcome, Blocked)
+        return outcome
+
+    def try_request(self, request: LockRequest) -> Grant | Waiting | Blocked:
+        """Grants all resources of the request now, or leaves nothing of it and names the blockers.
+
+        A known id is answered with its present state: Waiting if it is queued already.
+        """
+        return self._run(protocol.request(request, wait=False))
+
+    def release(self, id: str, *, owner: str = "", token: int | None = None) -> Ended:
+        """Ends a request, held, granted or waiting, and hands over to those that waited for it.
+
+        With an owner or a token it is refused unless they are the request's.
+        """
+        return self._run(protocol.release(id, owner, token))
+
+    def requeue(self, id: str, *, owner: str, token: int | None) -> Ended:
+        """Hands back a claimed request whose code never ran: it keeps its place in the order."""
+        return self._run(protocol.requeue(id, owner, token))
+
+    # -- executors -----------------------------------------------------------------------------
+
+    def claim(
+        self, claimant: Claimant, version: str, lanes: Iterable[str]
+    ) -> Claimed | Idle | Lanes:
+        """Gives the first ready request of these lanes to the claimant's slot.
+
+        version is that of the `Lanes` which the caller chose from ("" at first).
+        """
+        return self._run(protocol.claim(claimant, version, lanes))
+
+    def advance(
+        self, claimant: Claimant, version: str, lanes: Iterable[str], *, id: str, token: int
+    ) -> Claimed | Idle | Lanes:
+        """Releases what the slot holds and claims the next, in one round trip."""
+        return self._run(protocol.advance(claimant, version, lanes, id, token))
+
+    def wait_for_ready(self, lanes: Iterable[str], timeout: float) -> bool:
+        """Blocks until one of the lanes has something ready, a lane is new, or `timeout` seconds
+        have passed; returns whether there was a sign. Claim in any case: a sign may be lost.
+        """
+        keys = [self.keys.wake(""), *(self.keys.wake(lane) for lane in lanes)]
+        return self._command(
+            "wait_for_ready", lambda: self.client.bzpopmin(keys, timeout=timeout) is not None
+        )
+
+    def retire(self, claimant: Claimant) -> tuple[str, ...]:
+        """Shuts out the ended executor of this slot; returns what it left: ids of its requests."""
+        return self._run(protocol.retire(claimant))
+
+    # -- processes -----------------------------------------------------------------------------
+
+    def beat(self, owner: str, ttl: float) -> None:
+        """The process is alive; `ttl` seconds without a beat make it missing."""
+        self._run(protocol.beat(owner, ttl))
+
+    def close_owner(self, owner: str) -> tuple[str, ...]:
+        """Declares a process dead: every operation of it is refused from here on.
+
+        Returns its registry: the ids of what it holds and waits for.
+        """
+        return self._run(protocol.close_owner(owner))
+
+    def release_owner(self, owner: str, batch: int = 500) -> int:
+        """Ends all requests of an owner, `batch` at a time; returns how many it were."""
+        ended = 0
+        while True:
+            count, left = self._run(protocol.release_owner(owner, batch))
+            ended += count
+            if not left:
+                return ended
+
+    def forget_entry(self, id: str, owner: str) -> bool:
+        """Drops an id from a registry; False if the request is still that owner's."""
+        return self._run(protocol.forget_entry(id, owner))
+
+    def forget_owner(self, owner: str) -> int:
+        """Removes the bookkeeping of a process; returns how many requests it still has (then
+        nothing was removed).
+        """
+        return self._run(protocol.forget_owner(owner))
+
+    def suspect(self, owner: str) -> tuple[float, float | None]:
+        """Notes that an owner has no row; seconds since that was first noted, and its TTL."""
+        return self._run(protocol.suspect(owner))
+
+    def owners(self) -> dict[str, float]:
+        """The process owners that the server knows, with their TTLs in seconds."""
+        found = self._command("owners", lambda: self.client.hgetall(self.keys.owners))
+        return {protocol.text(owner): float(ttl) for owner, ttl in found.items()}
+
+    def registry(self, owner: str) -> set[str]:
+        """The ids of what an owner holds and waits for."""
+        found = self._command("registry", lambda: self.client.smembers(self.keys.owner(owner)))
+        return {protocol.text(id) for id in found}
+
+    def lead(self, job: str, candidate: str, seconds: float) -> bool:
+        """Whether the candidate may do a job that one process does once in `seconds`.
+
+        There is nothing to give back: a leader that dies is followed when the time is over.
+        """
+        return self._command(
+            "lead",
+            lambda: bool(
+                self.client.set(self.keys.leader(job), candidate, nx=True, px=int(seconds * 1000))
+            ),
+        )
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def send(self, owner: str, message: str) -> None:
+        """Leaves a message for a process; unread ones go with the process, or after an hour."""
+        key = self.keys.control(owner)
+
+        def push() -> None:
+            pipeline = self.client.pipeline(transaction=False)
+            pipeline.rpush(key, message)
+            pipeline.ltrim(key, -_CONTROL_MOST, -1)
+            pipeline.expire(key, _CONTROL_KEPT_SECONDS)
+            pipeline.execute()
+
+        self._command("send", push)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def inspect_request(self, id: str) -> RequestInfo | None:
+        """The request and who is in its way; None if it is unknown."""
+        return self._run(protocol.inspect_request(id))
+
+    def inspect_resource(self, name: str) -> ResourceInfo:
+        """Who holds a resource and who waits for it."""
+        return self._run(protocol.inspect_resource(name))
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of the ids that have a request, in one round trip."""
+
+        def exists() -> list[int]:
+            pipeline = self.client.pipeline(transaction=False)
+            for id in ids:
+                pipeline.exists(self.keys.request(id))
+            return pipeline.execute()
+
+        found = self._command("known", exists)
+        return {id for id, is_there in zip(ids, found, strict=True) if is_there}
+
+    # ------------------------------------------------------------------------------------------
+
+    def _run(self, call: Call[R]) -> R:
+        script = self._scripts[call.script]
+        reply = self._command(
+            call.script, lambda: script(keys=[self.keys.anchor], args=call.arguments)
+        )
+        return protocol.read_reply(call, reply)
+
+    def _command(self, operation: str, run: Callable[[], R]) -> R:
+        try:
+            return run()
+        except RedisError as error:
+            unavailable = protocol.translated(error, operation, self.endpoint)
+            if unavailable is None:
+                raise
+            raise unavailable from error

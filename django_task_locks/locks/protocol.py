@@ -1,0 +1,260 @@
+"""Arguments and replies of every operation, built and read in one place for sync and async."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+
+from django_task_locks.exceptions import (
+    ForeignValue,
+    LockServiceUnavailable,
+    OwnerClosed,
+    StaleSlot,
+    TaskLocksError,
+)
+from django_task_locks.locks.requests import (
+    Blocked,
+    Blocker,
+    Claimant,
+    Claimed,
+    Ended,
+    Grant,
+    Holding,
+    Idle,
+    Lane,
+    Lanes,
+    LockRequest,
+    RequestInfo,
+    ResourceInfo,
+    Waiting,
+)
+
+R = TypeVar("R")
+
+Argument = str | bytes | int | float
+MAX_REPORTED = 10
+CLOSED_KEPT_SECONDS = 30 * 24 * 3600
+
+_UNAVAILABLE = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
+# Replies by which a server says that it cannot serve now; redis-py has no class for these.
+_UNAVAILABLE_REPLIES = ("BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """One script call: its file's name, its ARGV, and the reader of its reply."""
+
+    script: str
+    arguments: Sequence[Argument]
+    parse: Callable[[list[str]], R]
+
+
+def text(value: Any) -> str:
+    """A reply's element as text, whether or not the client decodes responses."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def read_reply(call: Call[R], reply: Sequence[Any]) -> R:
+    """The parsed reply; raises what the script refused with."""
+    word, *rest = [text(value) for value in reply]
+    if word == "foreign":
+        raise ForeignValue(
+            f"key {rest[0]!r} holds a value of another type, so {call.script} did nothing; "
+            "find out who wrote it (another application with the same prefix?) and delete it"
+        )
+    if word == "closed":
+        raise OwnerClosed(
+            f"owner {rest[0]!r} was declared missing; {call.script} was refused and did nothing"
+        )
+    if word == "stale_slot":
+        raise StaleSlot(
+            f"slot {rest[0]} was given to a successor; {call.script} was refused and did nothing"
+        )
+    return call.parse([word, *rest])
+
+
+def translated(error: RedisError, operation: str, endpoint: str) -> TaskLocksError | None:
+    """LockServiceUnavailable where the server cannot be reached or cannot serve; else None."""
+    is_away = isinstance(error, _UNAVAILABLE) or (
+        isinstance(error, ResponseError) and str(error).startswith(_UNAVAILABLE_REPLIES)
+    )
+    if not is_away:
+        return None
+    return LockServiceUnavailable(f"{operation}: lock service at {endpoint} is unavailable: {error}")
+
+
+def request(request: LockRequest, *, wait: bool) -> Call[Grant | Waiting | Blocked]:
+    claimant = request.claimant
+
+    def parse(reply: list[str]) -> Grant | Waiting | Blocked:
+        if reply[0] == "blocked":
+            triples = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
+            return Blocked(request.id, tuple(Blocker(*triple) for triple in triples))
+        if reply[0] == "waiting":
+            return Waiting(request.id)
+        return Grant(request.id, int(reply[1]) if reply[1] else None)
+
+    return Call(
+        "request",
+        [
+            request.id,
+            "wait" if wait else "try",
+            request.owner,
+            claimant.slot if claimant else "",
+            "1" if claimant else "0",
+            claimant.ttl if claimant else "",
+            request.lane.queue,
+            request.lane.name,
+            request.lane.description,
+            request.priority,
+            request.label,
+            len(request.exclusive),
+            *request.exclusive,
+            *request.shared,
+        ],
+        parse,
+    )
+
+
+def _ended(reply: list[str]) -> Ended:
+    if reply[0] in ("unknown", "refused"):
+        return Ended(reply[0])
+    return Ended("done", tuple(reply[1:]))
+
+
+def release(id: str, owner: str, token: int | None) -> Call[Ended]:
+    return Call("release", [id, owner, "" if token is None else token], _ended)
+
+
+def requeue(id: str, owner: str, token: int | None) -> Call[Ended]:
+    return Call("requeue", [id, owner, "" if token is None else token], _ended)
+
+
+def _claim_reply(reply: list[str]) -> Claimed | Idle | Lanes:
+    if reply[0] == "claimed":
+        return Claimed(reply[1], int(reply[2]))
+    if reply[0] == "empty":
+        return Idle()
+    listed = dict(zip(reply[2::2], reply[3::2], strict=True))
+    return Lanes(
+        reply[1], {name: Lane.from_description(value) for name, value in listed.items() if name}
+    )
+
+
+def claim(claimant: Claimant, version: str, lanes: Iterable[str]) -> Call[Claimed | Idle | Lanes]:
+    return Call(
+        "claim", [claimant.owner, claimant.slot, claimant.ttl, version, *lanes], _claim_reply
+    )
+
+
+def advance(
+    claimant: Claimant, version: str, lanes: Iterable[str], id: str, token: int
+) -> Call[Claimed | Idle | Lanes]:
+    return Call(
+        "advance",
+        [claimant.owner, claimant.slot, claimant.ttl, version, id, token, *lanes],
+        _claim_reply,
+    )
+
+
+def release_owner(owner: str, most: int) -> Call[tuple[int, int]]:
+    return Call("release_owner", [owner, most], lambda reply: (int(reply[1]), int(reply[2])))
+
+
+def retire(claimant: Claimant) -> Call[tuple[str, ...]]:
+    return Call("retire", [claimant.owner, claimant.slot], lambda reply: tuple(reply[1:]))
+
+
+def beat(owner: str, ttl: float) -> Call[None]:
+    return Call("beat", [owner, ttl], lambda reply: None)
+
+
+def close_owner(owner: str) -> Call[tuple[str, ...]]:
+    return Call(
+        "close_owner", [owner, CLOSED_KEPT_SECONDS * 1000], lambda reply: tuple(reply[1:])
+    )
+
+
+def forget_owner(owner: str) -> Call[int]:
+    return Call(
+        "forget_owner", [owner], lambda reply: int(reply[1]) if reply[0] == "holding" else 0
+    )
+
+
+def forget_entry(id: str, owner: str) -> Call[bool]:
+    return Call("forget_entry", [id, owner], lambda reply: reply[0] == "forgotten")
+
+
+def suspect(owner: str) -> Call[tuple[float, float | None]]:
+    return Call(
+        "suspect",
+        [owner],
+        lambda reply: (int(reply[1]) / 1000, float(reply[2]) if reply[2] else None),
+    )
+
+
+def _seconds(milliseconds: str) -> float | None:
+    return int(milliseconds) / 1000 if milliseconds else None
+
+
+def inspect_request(id: str) -> Call[RequestInfo | None]:
+    def parse(reply: list[str]) -> RequestInfo | None:
+        if reply[0] == "unknown":
+            return None
+        state, owner, queue, lane, slot, score, token, since, label, exclusive, shared = reply[1:12]
+        rest = reply[12:]
+        return RequestInfo(
+            id=id,
+            state=state,
+            owner=owner,
+            queue=queue,
+            lane=lane,
+            slot=slot,
+            score=int(score),
+            token=int(token) if token else None,
+            since=int(since) / 1000,
+            label=label,
+            exclusive=tuple(json.loads(exclusive)),
+            shared=tuple(json.loads(shared)),
+            blockers=tuple(
+                Blocker(*row[:5], _seconds(row[5]), row[6])
+                for row in (rest[first : first + 7] for first in range(0, len(rest), 7))
+            ),
+        )
+
+    return Call("inspect", [id, MAX_REPORTED], parse)
+
+
+def inspect_resource(name: str) -> Call[ResourceInfo]:
+    def parse(reply: list[str]) -> ResourceInfo:
+        mode, holders, exclusive_waiters, shared_waiters = reply[1:5]
+        rest = reply[5:]
+        found: dict[str, list[Holding]] = {"holder": [], "waiter": []}
+        for first in range(0, len(rest), 8):
+            kind, its_mode, id, state, owner, since, label, score = rest[first : first + 8]
+            found[kind].append(
+                Holding(
+                    id, its_mode, state, owner, _seconds(since), label, int(score) if score else None
+                )
+            )
+        return ResourceInfo(
+            name=name,
+            mode=mode,
+            holder_count=int(holders),
+            exclusive_waiter_count=int(exclusive_waiters),
+            shared_waiter_count=int(shared_waiters),
+            holders=tuple(found["holder"]),
+            waiters=tuple(sorted(found["waiter"], key=lambda waiter: waiter.score or 0)),
+        )
+
+    return Call("inspect_resource", [name, MAX_REPORTED], parse)

@@ -1,0 +1,233 @@
+"""The values that go into the lock manager and come out of it; all frozen and validated."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from django_task_locks.exceptions import InvalidResource, InvalidTask
+from django_task_locks.locks.keys import queue_owner
+from django_task_locks.locks.resources import normalized, resource_names
+
+_QUEUE = re.compile(r"\S{1,100}")
+_SLOT = re.compile(r"\d{1,6}\.\d{1,15}")
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+
+
+def validated_queue(queue: object) -> str:
+    """Returns the queue's name; raises InvalidTask unless it is 1 to 100 characters of text."""
+    if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
+        raise InvalidTask(
+            f"queue {queue!r}: text of 1 to 100 characters without white space is accepted"
+        )
+    return str(queue)
+
+
+def validated_priority(priority: object) -> int:
+    """Returns the priority; raises InvalidTask unless it is a whole number from -100 to 100."""
+    if (
+        not isinstance(priority, int)
+        or isinstance(priority, bool)
+        or not MIN_PRIORITY <= priority <= MAX_PRIORITY
+    ):
+        raise InvalidTask(
+            f"priority {priority!r}: a whole number from {MIN_PRIORITY} to {MAX_PRIORITY} is "
+            "accepted, where a higher one goes first"
+        )
+    return int(priority)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A queue plus the versions that its tasks need: a worker listens to what it can run."""
+
+    queue: str = "default"
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        validated_queue(self.queue)
+
+    @property
+    def name(self) -> str:
+        if not self.versions:
+            return self.queue
+        return f"{self.queue} {json.dumps(self.versions, sort_keys=True)}"
+
+    @property
+    def description(self) -> str:
+        return json.dumps({"queue": self.queue, "versions": dict(self.versions)}, sort_keys=True)
+
+    @classmethod
+    def from_description(cls, description: str) -> "Lane":
+        return cls(**json.loads(description))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """A process as the lock manager knows it: who holds a request from its grant on."""
+
+    owner: str
+    ttl: float
+    slot: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.owner:
+            raise ValueError("owner '': a process is named <name>@<id>")
+        if self.slot and not _SLOT.fullmatch(self.slot):
+            raise ValueError(f"slot {self.slot!r}: number.generation is accepted, as in 0.1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRequest:
+    """One demand for all its resources at once.
+
+    id          the task's id; the same id is the same request, however often it is sent
+    exclusive,  names, model instances or lists of them; kept as sorted names without duplicates,
+    shared      where a name in both modes is exclusive
+    lane        where a worker finds it when it is granted
+    claimant    the process that holds it from its grant on; None for a task that a worker claims
+    label       for operators only
+    """
+
+    id: str
+    exclusive: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    priority: int = 0
+    lane: Lane = field(default_factory=Lane)
+    claimant: Claimant | None = None
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise InvalidResource("request id '': the task's id is accepted")
+        validated_priority(self.priority)
+        exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
+        object.__setattr__(self, "exclusive", exclusive)
+        object.__setattr__(self, "shared", shared)
+
+    @property
+    def owner(self) -> str:
+        return self.claimant.owner if self.claimant else queue_owner(self.lane.queue)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """Who is in the way of a request on one resource: a holder, or a waiter that came before.
+
+    mode is "exclusive", "shared", or "foreign" where the key holds a value that is not ours. The
+    fields from `state` on are empty where only the lock was looked at.
+    """
+
+    resource: str
+    mode: str
+    id: str
+    state: str = ""
+    owner: str = ""
+    since: float | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """All resources are given. The token is None until a process has claimed the request."""
+
+    id: str
+    token: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The request is queued; the release that makes it grantable hands over to it."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Nothing was taken and nothing is queued."""
+
+    id: str
+    blockers: tuple[Blocker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A slot holds this request now."""
+
+    id: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing is ready in these lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The lanes have changed: choose again, and claim with this version."""
+
+    version: str
+    lanes: Mapping[str, Lane]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a release or requeue found.
+
+    status   "done"; "unknown": no such request (any more), nothing changed; "refused": another owner
+             or token has it, nothing changed
+    granted  ids of the waiters that were granted by it, in order
+    """
+
+    status: str
+    granted: tuple[str, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return self.status == "done"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """One request as it stands: state is "waiting", "granted" or "held"; since is a Unix time."""
+
+    id: str
+    state: str
+    owner: str
+    queue: str
+    lane: str
+    slot: str
+    score: int
+    token: int | None
+    since: float
+    label: str
+    exclusive: tuple[str, ...]
+    shared: tuple[str, ...]
+    blockers: tuple[Blocker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A holder or waiter of one resource."""
+
+    id: str
+    mode: str
+    state: str
+    owner: str
+    since: float | None
+    label: str
+    score: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceInfo:
+    """Who holds a resource and who waits for it; lists are cut, counts are not."""
+
+    name: str
+    mode: str
+    holder_count: int
+    exclusive_waiter_count: int
+    shared_waiter_count: int
+    holders: tuple[Holding, ...]
+    waiters: tuple[Holding, ...]

@@ -1,0 +1,49 @@
+"""Loads the Lua operations: resolves `--@include` lines and puts the key names in front."""
+
+import re
+from functools import cache
+from importlib.resources import files
+
+from django_task_locks.locks.keys import Keys
+
+_INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
+
+OPERATIONS = (
+    "advance",
+    "beat",
+    "claim",
+    "close_owner",
+    "forget_entry",
+    "forget_owner",
+    "inspect",
+    "inspect_resource",
+    "release",
+    "release_owner",
+    "request",
+    "requeue",
+    "retire",
+    "suspect",
+)
+
+
+@cache
+def read(name: str) -> str:
+    """The text of one script file as it stands, by its name without `.lua`."""
+    return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+
+
+def source(name: str, keys: Keys) -> str:
+    """The complete Lua source of an operation for these keys; each include comes in once."""
+    included: set[str] = set()
+
+    def expand(text: str) -> str:
+        def include(match: re.Match[str]) -> str:
+            part = match.group(1)
+            if part in included:
+                return ""
+            included.add(part)
+            return expand(read(part))
+
+        return _INCLUDE.sub(include, text)
+
+    return keys.lua_constants() + expand(read(name))

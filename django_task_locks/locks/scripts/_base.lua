@@ -1,0 +1,119 @@
+-- Reading and checking, shared by all operations. Nothing here writes.
+
+local CHUNK = 3500 -- unpack fails near 8,000 values
+local GENERATION = 'generation:'
+local FIELDS = {
+  'state', 'score', 'owner', 'token', 'queue', 'lane', 'slot', 'x', 's', 'claims', 'since', 'label',
+}
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function chunked(list, apply)
+  for first = 1, #list, CHUNK do
+    apply(unpack(list, first, math.min(first + CHUNK - 1, #list)))
+  end
+end
+
+local function reply(word, values)
+  table.insert(values, 1, word)
+  return values
+end
+
+-- The type of a key is as expected, or the key is free. Otherwise its name is returned.
+local function foreign(key, expected)
+  local type = redis.call('TYPE', key).ok
+  if type ~= 'none' and type ~= expected then return key end
+end
+
+-- The request as a table; nil if unknown; nil and the key if a foreign value is in its place.
+local function read(id)
+  local values = redis.pcall('HMGET', REQUEST .. id, unpack(FIELDS))
+  if values.err then return nil, REQUEST .. id end
+  if not values[1] then return nil end
+  local request = { id = id }
+  for index, name in ipairs(FIELDS) do request[name] = values[index] or '' end
+  request.score_text = request.score
+  request.score = tonumber(request.score)
+  request.exclusive = cjson.decode(request.x)
+  request.shared = cjson.decode(request.s)
+  return request
+end
+
+-- A dead owner, or the predecessor of a slot, may change nothing.
+local function refusal(owner, slot)
+  if owner == '' then return nil end
+  local closed = redis.pcall('ZSCORE', CLOSED, owner)
+  if type(closed) == 'table' then return { 'foreign', CLOSED } end
+  if closed then return { 'closed', owner } end
+  if slot == '' then return nil end
+  local number, generation = slot:match('^(%d+)%.(%d+)$')
+  local present = redis.pcall('HGET', SLOT .. owner, GENERATION .. number)
+  if type(present) == 'table' then return { 'foreign', SLOT .. owner } end
+  if present and tonumber(present) > tonumber(generation) then return { 'stale_slot', slot } end
+end
+
+-- Whether owner and token, where given, are those of the request.
+local function is_mine(request, owner, token)
+  return (owner == '' or request.owner == owner) and (token == '' or request.token == token)
+end
+
+-- First id of a wait queue and its score; nil where it is empty or no queue.
+local function first_waiting(key)
+  local head = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if head.err or not head[1] then return nil end
+  return head[1], tonumber(head[2])
+end
+
+-- What stands in the way of a request, as far as one look at each of its resources tells:
+-- a list of {resource, mode, id}, at most `limit` for each shared lock, and the ids of unclaimed
+-- grants that score later, which may be sent back (looked for only with `may_revoke`: it reads
+-- every member of a shared lock).
+local function survey(request, may_revoke, limit)
+  local obstacles, revocable = {}, {}
+  local function is_later_grant(id)
+    if not may_revoke then return false end
+    local values = redis.pcall('HMGET', REQUEST .. id, 'state', 'score')
+    return values[1] == 'granted' and tonumber(values[2]) > request.score
+  end
+  local function holder(resource, mode, id)
+    if id == request.id then return end
+    if is_later_grant(id) then
+      revocable[#revocable + 1] = id
+    else
+      obstacles[#obstacles + 1] = { resource, mode, id }
+    end
+  end
+  local function waiter(family, resource, mode)
+    local id, score = first_waiting(family .. resource)
+    if id and id ~= request.id and score < request.score then
+      obstacles[#obstacles + 1] = { resource, mode, id }
+    end
+  end
+  for _, resource in ipairs(request.exclusive) do
+    local exclusive = redis.pcall('GET', LOCK .. resource)
+    if type(exclusive) ~= 'table' then
+      if exclusive then holder(resource, 'exclusive', exclusive) end
+    elseif foreign(LOCK .. resource, 'set') then
+      obstacles[#obstacles + 1] = { resource, 'foreign', '' }
+    else
+      local members = may_revoke and redis.call('SMEMBERS', LOCK .. resource)
+        or redis.call('SRANDMEMBER', LOCK .. resource, limit)
+      for _, member in ipairs(members) do holder(resource, 'shared', member) end
+    end
+    waiter(WAIT_X, resource, 'exclusive')
+    waiter(WAIT_S, resource, 'shared')
+  end
+  for _, resource in ipairs(request.shared) do
+    local exclusive = redis.pcall('GET', LOCK .. resource)
+    if type(exclusive) ~= 'table' then
+      if exclusive then holder(resource, 'exclusive', exclusive) end
+    elseif foreign(LOCK .. resource, 'set') then
+      obstacles[#obstacles + 1] = { resource, 'foreign', '' }
+    end
+    waiter(WAIT_X, resource, 'exclusive')
+  end
+  return obstacles, revocable
+end

@@ -1,0 +1,49 @@
+-- Giving the next ready request to an executor slot.
+
+-- returns {"claimed", id, token} | {"empty"} | {"lanes", version, lane, description, ...}
+local function claim(owner, slot, ttl, lanes_version, lanes)
+  local number = slot:match('^%d+')
+  local slots = SLOT .. owner
+  local held = redis.call('HGET', slots, number)
+  if held then
+    local request = read(held)
+    if request and request.owner == owner then return { 'claimed', held, request.token } end
+    redis.call('HDEL', slots, number)
+  end
+  local version = redis.call('HGET', LANES, '') or '0'
+  if version ~= lanes_version then
+    -- the next idle executor hears of it too; the last to come finds nothing new and stops the chain
+    light('')
+    local values = { version }
+    for _, value in ipairs(redis.call('HGETALL', LANES)) do values[#values + 1] = value end
+    return reply('lanes', values)
+  end
+  while true do
+    local best, id, best_score
+    for _, lane in ipairs(lanes) do
+      local candidate, score = first_waiting(READY .. lane)
+      if candidate and (not best or score < best_score) then
+        best, id, best_score = lane, candidate, score
+      end
+    end
+    if not best then return { 'empty' } end
+    redis.call('ZREM', READY .. best, id)
+    local request = read(id)
+    if request and request.state == 'granted' then
+      local token = string.format('%.0f', redis.call('INCR', TOKEN))
+      set_state(request, 'held', 'owner', owner, 'slot', slot, 'token', token)
+      redis.call('SREM', OWNER .. request.owner, id)
+      redis.call('SADD', OWNER .. owner, id)
+      redis.call('HSET', slots, number, id)
+      redis.call('HSET', OWNERS, owner, ttl)
+      if redis.call('EXISTS', READY .. best) == 1 then light(best) end
+      return { 'claimed', id, token }
+    end
+  end
+end
+
+local function foreign_for_claim(owner, lanes)
+  local bad = foreign(OWNER .. owner, 'set') or foreign(SLOT .. owner, 'hash')
+    or foreign(OWNERS, 'hash') or foreign(LANES, 'hash') or foreign(TOKEN, 'string')
+  if bad then return { 'foreign', bad } end
+end

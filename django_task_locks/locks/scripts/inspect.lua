@@ -1,0 +1,31 @@
+-- inspect: one request with what is in its way; read-only.
+--
+-- KEYS[1]   anchor
+-- ARGV[1]   id
+-- ARGV[2]   most obstacles to report
+--
+-- returns {"request", state, owner, queue, lane, slot, score, token, since in ms, label, exclusive and
+--          shared as JSON, resource, mode, id, state, owner, since, label, ...} | {"unknown"}
+--          | {"foreign", key}; seven values for each obstacle
+
+--@include _base
+
+local request, bad = read(ARGV[1])
+if bad then return { 'foreign', bad } end
+if not request then return { 'unknown' } end
+local most = tonumber(ARGV[2])
+local values = {
+  request.state, request.owner, request.queue, request.lane, request.slot,
+  request.score_text, request.token, request.since, request.label, request.x, request.s,
+}
+if request.state == 'waiting' then
+  for index, obstacle in ipairs((survey(request, false, most))) do
+    if index > most then break end
+    for _, value in ipairs(obstacle) do values[#values + 1] = value end
+    local other = obstacle[3] ~= '' and read(obstacle[3]) or {}
+    for _, name in ipairs({ 'state', 'owner', 'since', 'label' }) do
+      values[#values + 1] = other[name] or ''
+    end
+  end
+end
+return reply('request', values)

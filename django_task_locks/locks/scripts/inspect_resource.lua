@@ -1,0 +1,40 @@
+-- inspect_resource: who holds a resource and who waits for it, in order; read-only.
+--
+-- KEYS[1]   anchor
+-- ARGV[1]   resource
+-- ARGV[2]   most holders and most waiters of each mode to report
+--
+-- returns {"resource", holder mode ("" if free), number of holders, of exclusive and of shared
+--          waiters, kind ("holder" | "waiter"), mode, id, state, owner, since, label, score, ...}
+--         | {"foreign", key}; eight values for each
+
+--@include _base
+
+local resource, most = ARGV[1], tonumber(ARGV[2])
+local lock, wait_x, wait_s = LOCK .. resource, WAIT_X .. resource, WAIT_S .. resource
+local bad = foreign(wait_x, 'zset') or foreign(wait_s, 'zset')
+if bad then return { 'foreign', bad } end
+local type = redis.call('TYPE', lock).ok
+local modes = { none = '', string = 'exclusive', set = 'shared' }
+local mode = modes[type]
+if not mode then return { 'foreign', lock } end
+local holders, count = {}, 0
+if type == 'string' then
+  holders, count = { redis.call('GET', lock) }, 1
+elseif type == 'set' then
+  holders, count = redis.call('SRANDMEMBER', lock, most), redis.call('SCARD', lock)
+end
+local values = { mode, count, redis.call('ZCARD', wait_x), redis.call('ZCARD', wait_s) }
+local function add(kind, its_mode, id)
+  local request = read(id) or {}
+  values[#values + 1] = kind
+  values[#values + 1] = its_mode
+  values[#values + 1] = id
+  for _, name in ipairs({ 'state', 'owner', 'since', 'label', 'score_text' }) do
+    values[#values + 1] = request[name] or ''
+  end
+end
+for _, id in ipairs(holders) do add('holder', mode, id) end
+for _, id in ipairs(redis.call('ZRANGE', wait_x, 0, most - 1)) do add('waiter', 'exclusive', id) end
+for _, id in ipairs(redis.call('ZRANGE', wait_s, 0, most - 1)) do add('waiter', 'shared', id) end
+return reply('resource', values)

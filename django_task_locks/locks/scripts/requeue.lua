@@ -1,0 +1,33 @@
+-- requeue: hands back a claimed request that never started: it waits with its old score, and whoever
+-- is grantable now, itself included, is granted.
+--
+-- KEYS[1]   anchor
+-- ARGV[1]   id
+-- ARGV[2]   owner that must hold it
+-- ARGV[3]   token that it must have
+--
+-- returns {"requeued", granted id, ...} | {"unknown"} | {"refused", owner, token} | {"foreign", key}
+
+--@include _base
+--@include _grant
+
+local request, bad = read(ARGV[1])
+if bad then return { 'foreign', bad } end
+if not request then return { 'unknown' } end
+local owner, number = request.owner, request.slot:match('^%d+')
+if request.state ~= 'held' or request.claims == '1' or not is_mine(request, ARGV[2], ARGV[3]) then
+  return { 'refused', owner, request.token }
+end
+local home = 'queue/' .. request.queue
+bad = foreign(OWNER .. home, 'set') or foreign(READY .. request.lane, 'zset')
+if bad then return { 'foreign', bad } end
+
+give_back(request)
+redis.pcall('SREM', OWNER .. owner, request.id)
+if number and redis.pcall('HGET', SLOT .. owner, number) == request.id then
+  redis.call('HDEL', SLOT .. owner, number)
+end
+redis.call('SADD', OWNER .. home, request.id)
+enqueue(request)
+set_state(request, 'waiting', 'owner', home, 'slot', '', 'token', '')
+return reply('requeued', hand_over(request, request))

@@ -1,0 +1,32 @@
+-- retire: raises the generation of an executor slot, so that what its dead or ended executor still
+-- sends is refused, and tells what that executor holds or waits for.
+--
+-- KEYS[1]   anchor
+-- ARGV[1]   owner
+-- ARGV[2]   slot: number.generation of the executor that has ended
+--
+-- returns {"retired", id, ...}: the requests that carry this generation or an older one
+--         | {"foreign", key}
+
+--@include _base
+
+local owner, slot = ARGV[1], ARGV[2]
+local number, generation = slot:match('^(%d+)%.(%d+)$')
+local bad = foreign(SLOT .. owner, 'hash') or foreign(OWNER .. owner, 'set')
+if bad then return { 'foreign', bad } end
+local field = GENERATION .. number
+local present = tonumber(redis.call('HGET', SLOT .. owner, field) or '0')
+if present <= tonumber(generation) then
+  redis.call('HSET', SLOT .. owner, field, string.format('%.0f', generation + 1))
+end
+local ids = {}
+for _, id in ipairs(redis.call('SMEMBERS', OWNER .. owner)) do
+  local request = read(id)
+  if request then
+    local its_number, its_generation = request.slot:match('^(%d+)%.(%d+)$')
+    if its_number == number and tonumber(its_generation) <= tonumber(generation) then
+      ids[#ids + 1] = id
+    end
+  end
+end
+return reply('retired', ids)

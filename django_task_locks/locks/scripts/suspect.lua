@@ -1,0 +1,19 @@
+-- suspect: an owner was seen without a row; tells for how long that has been so.
+--
+-- KEYS[1]   anchor
+-- ARGV[1]   owner
+--
+-- returns {"suspect", ms since first seen, its ttl in seconds or ""} | {"foreign", key}
+
+--@include _base
+
+local owner = ARGV[1]
+local bad = foreign(SUSPECTS, 'zset') or foreign(OWNERS, 'hash')
+if bad then return { 'foreign', bad } end
+local now = now_ms()
+redis.call('ZADD', SUSPECTS, 'NX', string.format('%.0f', now), owner)
+return {
+  'suspect',
+  string.format('%.0f', now - redis.call('ZSCORE', SUSPECTS, owner)),
+  redis.call('HGET', OWNERS, owner) or '',
+}
