@@ -4,7 +4,7 @@
 -- ARGV[1]   owner
 -- ARGV[2]   how long this is remembered, in ms
 --
--- returns {"closed", id, ...}: its registry | {"foreign", key}
+-- returns {"declared", id, ...}: its registry | {"foreign", key}
 
 --@include _base
 
@@ -14,4 +14,4 @@ if bad then return { 'foreign', bad } end
 local now = now_ms()
 redis.call('ZREMRANGEBYSCORE', CLOSED, '-inf', string.format('%.0f', now - kept))
 redis.call('ZADD', CLOSED, 'NX', string.format('%.0f', now), owner)
-return reply('closed', redis.call('SMEMBERS', OWNER .. owner))
+return reply('declared', redis.call('SMEMBERS', OWNER .. owner))

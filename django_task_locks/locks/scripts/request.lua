@@ -28,12 +28,12 @@ local exclusive, shared = {}, {}
 for index = 13, 12 + ARGV[12] do exclusive[#exclusive + 1] = ARGV[index] end
 for index = 13 + ARGV[12], #ARGV do shared[#shared + 1] = ARGV[index] end
 
+local refused = refusal(claims == '1' and owner or '', slot)
+if refused then return refused end
 local known, bad = read(id)
 if bad then return { 'foreign', bad } end
 if known then return { known.state, known.token } end
 
-local refused = refusal(claims == '1' and owner or '', slot)
-if refused then return refused end
 bad = foreign(OWNER .. owner, 'set') or foreign(LANES, 'hash') or foreign(OWNERS, 'hash')
   or foreign(SEQ, 'string') or foreign(TOKEN, 'string')
   or claims == '0' and (foreign(READY .. lane, 'zset') or foreign(WAKE .. lane, 'zset'))

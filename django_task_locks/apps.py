@@ -1,0 +1,13 @@
+from django.apps import AppConfig
+
+
+class TaskLocksConfig(AppConfig):
+    name = "django_task_locks"
+    verbose_name = "Task locks"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from django_task_locks import checks, receivers
+
+        checks.register_all()
+        receivers.connect()

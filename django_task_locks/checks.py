@@ -1,0 +1,33 @@
+"""System checks, one function each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+
+from django_task_locks import conf, connections
+
+
+def check_settings(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> Sequence[CheckMessage]:
+    """E001: TASK_LOCKS has an unknown key or a value that is not accepted."""
+    return [
+        Error(problem, id="django_task_locks.E001")
+        for problem in conf.problems(getattr(settings, "TASK_LOCKS", {}))
+    ]
+
+
+def check_redis(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> Sequence[CheckMessage]:
+    """E002: the setting `redis` names no django-redis cache that can be used."""
+    if conf.problems(getattr(settings, "TASK_LOCKS", {})):
+        return []
+    problem = connections.location_problem()
+    return [Error(problem, id="django_task_locks.E002")] if problem else []
+
+
+def register_all() -> None:
+    register(check_settings, "django_task_locks")
+    register(check_redis, "django_task_locks")

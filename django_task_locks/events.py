@@ -1,0 +1,100 @@
+"""Named events: everything this package logs, with its level and wording, in one place.
+
+`emit("task.finished", task=..., seconds=...)` logs one line on the logger
+`django_task_locks.<part before the dot>`: the wording and the fields as key=value. The record has
+the attributes `event` and `fields` for formatters that want them.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+
+class Event(NamedTuple):
+    level: int
+    wording: str
+
+
+EVENTS = {
+    "task.started": Event(INFO, "started"),
+    "task.finished": Event(INFO, "finished"),
+    "task.failed": Event(WARNING, "failed"),
+    "task.canceled": Event(INFO, "canceled"),
+    "task.requeued": Event(WARNING, "handed back to the queue"),
+    "task.not_sent": Event(
+        WARNING, "dispatched, but its request could not be sent; clean-up sends it later"
+    ),
+    "task.late": Event(
+        WARNING, "outcome refused: the task was taken from this process in the meantime"
+    ),
+    "task.not_claimable": Event(INFO, "not started: it was decided elsewhere in the meantime"),
+    "task.cancel_not_sent": Event(
+        WARNING, "canceling, but the message to its process could not be sent; its beat finds it"
+    ),
+    "release.postponed": Event(WARNING, "release could not be sent; it is repeated"),
+    "release.repeated": Event(INFO, "release sent after all"),
+    "presence.announced": Event(DEBUG, "process announced"),
+    "presence.lost": Event(
+        ERROR, "this process was declared missing; what it held is no longer its own"
+    ),
+    "presence.beat_failed": Event(WARNING, "heartbeat failed; it is repeated"),
+    "presence.beat_again": Event(INFO, "heartbeat works again"),
+    "worker.started": Event(INFO, "worker started"),
+    "worker.predecessor": Event(WARNING, "predecessor of the same name found"),
+    "worker.stopping": Event(INFO, "stopping: no new tasks"),
+    "worker.aborting": Event(WARNING, "aborting running tasks"),
+    "worker.stopped": Event(INFO, "worker stopped"),
+    "worker.unclean_end": Event(WARNING, "worker ended with something left; clean-up releases it"),
+    "worker.unavailable": Event(WARNING, "unavailable; tried again with growing delay"),
+    "worker.available": Event(INFO, "available again"),
+    "worker.fenced": Event(
+        ERROR, "no heartbeat in time: executors were stopped; starting as a new incarnation"
+    ),
+    "worker.settle_failed": Event(
+        WARNING, "what an ended executor left could not be settled; tried again"
+    ),
+    "executor.started": Event(DEBUG, "executor started"),
+    "executor.ended": Event(DEBUG, "executor ended"),
+    "executor.died": Event(WARNING, "executor died"),
+    "executor.error": Event(ERROR, "unexpected error in an executor"),
+    "recovery.missing": Event(WARNING, "process declared missing"),
+    "recovery.task": Event(WARNING, "task of a dead process settled"),
+    "recovery.released": Event(WARNING, "request of a dead process released"),
+    "recovery.orphan": Event(WARNING, "owner without a process record cleaned"),
+    "recovery.resent": Event(WARNING, "waiting task was unknown to the lock service; sent again"),
+    "recovery.failed": Event(ERROR, "clean-up step failed; the next clean-up repeats it"),
+    "recovery.finished": Event(INFO, "clean-up finished"),
+}
+
+
+class _Fields:
+    """Formats fields only when a handler wants the line."""
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self.fields = fields
+
+    def __str__(self) -> str:
+        return "".join(f" {name}={_shown(value)}" for name, value in self.fields.items())
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    shown = str(value)
+    return shown if shown and not any(c.isspace() or c in '"=' for c in shown) else json.dumps(shown)
+
+
+def emit(name: str, /, *, exc_info: bool | BaseException = False, **fields: object) -> None:
+    """Logs the event with its fields; an exception is added with its traceback if asked for."""
+    event = EVENTS[name]
+    logging.getLogger(f"django_task_locks.{name.partition('.')[0]}").log(
+        event.level,
+        "%s%s",
+        event.wording,
+        _Fields(fields),
+        exc_info=exc_info,
+        extra={"event": name, "fields": fields},
+    )

@@ -1,0 +1,204 @@
+"""Runs a task's body and records how it went."""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from inspect import iscoroutine
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import connections, router
+from django.utils.module_loading import import_string
+
+from django_task_locks import payloads, releasing
+from django_task_locks.events import emit
+from django_task_locks.exceptions import InvalidTransition
+from django_task_locks.models import State, Task, reason
+
+_MAX_TRACEBACK = 20_000
+_MAX_MESSAGE = 4_000
+
+_current: ContextVar[Task | None] = ContextVar("django_task_locks_current_task", default=None)
+
+
+def current_task() -> Task | None:
+    """The task whose body runs here, in sync and in async code; None outside of one."""
+    return _current.get()
+
+
+class Interrupted(BaseException):
+    """Raised inside a body to stop it; says how the task ends. No body should catch it."""
+
+    def __init__(self, state: State, message: str) -> None:
+        super().__init__(message)
+        self.state = state
+
+    @property
+    def outcome(self) -> "Outcome":
+        return Outcome(self.state, error=reason(str(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    state: State
+    result: Any = None
+    error: dict[str, str] | None = None
+
+    @classmethod
+    def failed(cls, message: str) -> "Outcome":
+        return cls(State.FAILED, error=reason(message))
+
+    @classmethod
+    def returned(cls, result: Any) -> "Outcome":
+        if problem := payloads.problem(result):
+            return cls.failed(
+                f"The function returned {_shortened(repr(result), 200)}, which cannot be stored as "
+                f"JSON: {problem}."
+            )
+        return cls(State.COMPLETED, result=result)
+
+    @classmethod
+    def raised(cls, error: BaseException) -> "Outcome":
+        lines = traceback.format_exception(error)
+        kind = type(error)
+        return cls(
+            State.FAILED,
+            error={
+                "type": f"{kind.__module__}.{kind.__qualname__}",
+                "message": _storable(_shortened(str(error), _MAX_MESSAGE)),
+                "traceback": _storable("".join(lines)[-_MAX_TRACEBACK:]),
+            },
+        )
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """The function of a dotted path; raises ImportError if there is none."""
+    function = import_string(name)
+    if not callable(function):
+        raise ImportError(f"{name!r} is {function!r}, which cannot be called")
+    return function  # type: ignore[no-any-return]
+
+
+@contextmanager
+def as_current(task: Task) -> Iterator[None]:
+    token = _current.set(task)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+Drive = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+def run(task: Task, drive: Drive = asyncio.run) -> Outcome:
+    """Runs the body here, to its end; an error of the body is its outcome and never raised.
+
+    drive runs a coroutine and returns its result, for a body that is one. The default keeps the
+    event loop in this thread, where an `Interrupted` reaches it.
+    """
+    with as_current(task):
+        try:
+            function = load_function(task.name)
+            result = function(*task.args, **task.kwargs)
+            return Outcome.returned(drive(result) if iscoroutine(result) else result)
+        except Interrupted as stop:
+            return stop.outcome
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # SystemExit too: a task ends itself, not its process
+            return Outcome.raised(error)
+
+
+def drive_within(seconds: float | None) -> Drive:
+    """Runs a coroutine in the present thread's database context, stopped after so many seconds."""
+
+    def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return async_to_sync(within)(coroutine, seconds)
+
+    return drive
+
+
+async def within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
+    """The coroutine's result; raises Interrupted when the seconds are over."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await coroutine
+    except TimeoutError:
+        if limit.expired():
+            raise Interrupted(State.FAILED, f"Time limit of {seconds:g} s exceeded.") from None
+        raise
+
+
+async def arun(task: Task, seconds: float | None) -> Outcome:
+    """As `run`, for a coroutine function, in the running event loop."""
+    with as_current(task):
+        try:
+            return Outcome.returned(
+                await within(load_function(task.name)(*task.args, **task.kwargs), seconds)
+            )
+        except Interrupted as stop:
+            return stop.outcome
+        except (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            return Outcome.raised(error)
+
+
+def with_connections_left(outcome: Outcome) -> Outcome:
+    """The outcome, unless the body left a transaction open: that one is rolled back, and what it
+    wrote is lost.
+    """
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and (
+            connection.in_atomic_block or connection.autocommit is False
+        ):
+            connection.close()
+            del connections[connection.alias]  # its successor knows of no transaction
+            outcome = Outcome.failed(
+                f"The function left a transaction open on database {connection.alias!r}; it was "
+                "rolled back."
+            )
+    return outcome
+
+
+def record(task: Task, outcome: Outcome) -> None:
+    """Writes the outcome, once, if the task is still this process's; its locks follow.
+
+    A task that is being canceled ends as canceled, whatever its body has returned. Raises database
+    errors: then nothing is recorded, and the call is repeated.
+    """
+    token = task.lock_token
+    try:
+        task.finish(outcome.state, token=token, result=outcome.result, error=outcome.error)
+    except InvalidTransition:
+        present = _present_row(task)
+        if present and present.lock_token == token and present.state == State.CANCELING:
+            task.finish(
+                State.CANCELED,
+                token=token,
+                error=reason("Canceled while it ran."),
+                sources=[State.CANCELING],
+            )
+            return
+        if not (present and present.lock_token == token and present.state == outcome.state):
+            emit("task.late", task=task.pk, outcome=outcome.state.value)
+        # Gone, decided elsewhere, or recorded by an attempt whose reply was lost: this claim's lock
+        # has no use any more.
+        releasing.release(str(task.pk), token)
+
+
+def _present_row(task: Task) -> Task | None:
+    return Task.objects.using(router.db_for_write(Task, instance=task)).filter(pk=task.pk).first()
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()

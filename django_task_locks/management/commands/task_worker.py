@@ -1,0 +1,88 @@
+"""Runs tasks: manage.py task_worker."""
+
+import logging
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_task_locks.exceptions import InvalidTask
+from django_task_locks.locks.requests import validated_queue
+from django_task_locks.presence import default_name
+from django_task_locks.worker.executor import Orders
+from django_task_locks.worker.supervisor import CannotStart, Options, Supervisor
+
+
+class Command(BaseCommand):
+    help = (
+        "Runs tasks until SIGTERM or SIGHUP (finishes what runs) or SIGINT (gives it "
+        "TASK_LOCKS['shutdown_grace'] seconds, then aborts it)."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--name",
+            default=default_name(),
+            help="name of this worker; a restart under the same name cleans up after its "
+            "predecessor (default: the host's name)",
+        )
+        parser.add_argument(
+            "--unique-name",
+            action="store_true",
+            help="promises that this name is used by one worker at a time, as for a pod of a "
+            "StatefulSet: an earlier worker of this name is taken for dead at once",
+        )
+        parser.add_argument(
+            "--queue",
+            action="append",
+            metavar="QUEUE",
+            help="serve this queue only; may be repeated (default: all queues)",
+        )
+        parser.add_argument(
+            "--concurrency",
+            type=int,
+            default=1,
+            help="number of executor processes, each runs one task at a time (default: 1)",
+        )
+        parser.add_argument(
+            "--burst", action="store_true", help="end when there is nothing left to do"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if not 1 <= options["concurrency"] <= 1000:
+            raise CommandError(
+                f"--concurrency {options['concurrency']}: a number from 1 to 1,000 is accepted"
+            )
+        name = options["name"]
+        if not 1 <= len(name) <= 200 or not name.isprintable():
+            raise CommandError(f"--name {name!r}: 1 to 200 printable characters are accepted")
+        try:
+            queues = [validated_queue(queue) for queue in options["queue"] or ()]
+        except InvalidTask as error:
+            raise CommandError(f"--queue: {error}") from None
+        _log_to_terminal()
+        supervisor = Supervisor(
+            Options(
+                name=name,
+                concurrency=options["concurrency"],
+                is_name_unique=options["unique_name"],
+                orders=Orders(queues=frozenset(queues) or None, burst=options["burst"]),
+            )
+        )
+        try:
+            status = supervisor.run()
+        except CannotStart as error:
+            raise CommandError(str(error)) from None
+        if status:
+            sys.exit(status)
+
+
+def _log_to_terminal() -> None:
+    """A worker that says nothing helps nobody: unless the project's LOGGING decides, to stdout."""
+    logger = logging.getLogger("django_task_locks")
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

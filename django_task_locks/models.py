@@ -1,0 +1,304 @@
+"""AppStatus: a process with a heartbeat. Task: what to run, and its state machine."""
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.db import models, router, transaction
+
+from django_task_locks import signals
+from django_task_locks.exceptions import InvalidTransition
+from django_task_locks.ids import uuid7
+from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, TaskQuerySet
+
+
+if TYPE_CHECKING:
+    _TextField = models.TextField[Any, Any]
+else:
+    _TextField = models.TextField
+
+
+class NamesField(_TextField):
+    """Resource names as a JSON list in a text column, which takes any character on any database
+    (a JSON column of PostgreSQL refuses NUL). Questions about resources are the lock manager's.
+    """
+
+    def from_db_value(self, value: str | None, *args: Any) -> list[str]:
+        return json.loads(value) if value else []
+
+    def to_python(self, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
+
+    def get_prep_value(self, value: Any) -> Any:
+        return value if isinstance(value, str) else json.dumps(list(value or ()))
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return str(self.get_prep_value(self.value_from_object(obj)))
+
+
+class AppStatus(models.Model):
+    """One incarnation of a process: a restart under the same name is another row and owner."""
+
+    class AppType(models.TextChoices):
+        WORKER = "worker"
+        WEB = "web"
+        OTHER = "other"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=200, db_index=True)
+    app_type = models.CharField(max_length=10, choices=AppType, default=AppType.OTHER)
+    versions = models.JSONField(default=dict, blank=True)
+    ttl = models.DurationField()
+    started_at = models.DateTimeField()
+    last_heartbeat = models.DateTimeField()
+    missing_at = models.DateTimeField(null=True, blank=True)
+    epoch = models.BigIntegerField(default=0)
+    hostname = models.CharField(max_length=255, blank=True)
+    pid = models.PositiveIntegerField(default=0)
+    lock_file = models.CharField(max_length=1000, blank=True)
+
+    objects = AppStatusQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = "process"
+        verbose_name_plural = "processes"
+
+    def __str__(self) -> str:
+        return self.owner
+
+    @property
+    def owner(self) -> str:
+        """How the lock manager names this incarnation."""
+        return f"{self.name}@{self.pk}"
+
+
+class TaskGroup(models.Model):
+    """Tasks that belong together."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    description = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.description or str(self.pk)
+
+
+class State(models.TextChoices):
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELING = "canceling"
+    CANCELED = "canceled"
+
+    @classmethod
+    def owned(cls) -> tuple["State", ...]:
+        """States in which a process runs the task."""
+        return (cls.RUNNING, cls.CANCELING)
+
+    @classmethod
+    def incomplete(cls) -> tuple["State", ...]:
+        return (cls.WAITING, *cls.owned())
+
+    @property
+    def is_final(self) -> bool:
+        return self not in self.incomplete()
+
+
+class OnWorkerLoss(models.TextChoices):
+    FAIL = "fail"
+    REQUEUE = "requeue"
+
+
+class Task(models.Model):
+    """What to run, with which resources, and how it went.
+
+    A change of state is one conditional UPDATE (`start`, `finish`, `request_cancel`, `put_back`):
+    it happens only from the state, owner and token that it names; otherwise InvalidTransition is
+    raised and nothing has changed. `signals.task_state_changed` follows its commit.
+    """
+
+    State = State
+    OnWorkerLoss = OnWorkerLoss
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=255)
+    args = models.JSONField(default=list, blank=True)
+    kwargs = models.JSONField(default=dict, blank=True)
+    exclusive = NamesField(default=list, blank=True)
+    shared = NamesField(default=list, blank=True)
+    state = models.CharField(max_length=10, choices=State, default=State.WAITING)
+    queue = models.CharField(max_length=100, default="default")
+    priority = models.SmallIntegerField(default=0)
+    run_after = models.DateTimeField(null=True, blank=True)
+    immediate = models.BooleanField(default=False)
+    deferred = models.BooleanField(default=True)
+    versions = models.JSONField(default=dict, blank=True)
+    on_worker_loss = models.CharField(
+        max_length=10, choices=OnWorkerLoss, default=OnWorkerLoss.FAIL
+    )
+    max_attempts = models.PositiveSmallIntegerField(default=1)
+    attempt = models.PositiveSmallIntegerField(default=1)
+    unique_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    result = models.JSONField(null=True, blank=True)
+    error = models.JSONField(null=True, blank=True)
+    progress = models.JSONField(null=True, blank=True)
+    # A constraint would make every claim lock its process's row, which the heartbeat writes.
+    app_lock = models.ForeignKey(
+        AppStatus,
+        models.DO_NOTHING,
+        null=True,
+        blank=True,
+        db_constraint=False,
+        related_name="tasks",
+    )
+    worker_name = models.CharField(max_length=200, blank=True)
+    parent_task = models.ForeignKey(
+        "self",
+        models.DO_NOTHING,
+        null=True,
+        blank=True,
+        db_constraint=False,
+        related_name="child_tasks",
+    )
+    task_group = models.ForeignKey(
+        TaskGroup, models.PROTECT, null=True, blank=True, related_name="tasks"
+    )
+    lock_token = models.BigIntegerField(default=0)
+
+    objects = TaskQuerySet.as_manager()
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["state", "id"], name="task_locks_state"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.pk})"
+
+    @property
+    def is_final(self) -> bool:
+        return State(self.state).is_final
+
+    # -- state machine ---------------------------------------------------------------------------
+
+    def start(self, process: AppStatus, token: int) -> None:
+        """waiting to running, by the process that has claimed the request with this token.
+
+        A token that is not newer than the row's was handed back in the meantime.
+        """
+        self._change(
+            [State.WAITING],
+            State.RUNNING,
+            {"lock_token__lt": token},
+            app_lock=process,
+            worker_name=process.name,
+            lock_token=token,
+            started_at=DatabaseNow(),
+        )
+
+    def finish(
+        self,
+        state: State,
+        *,
+        token: int,
+        result: Any = None,
+        error: dict[str, str] | None = None,
+        sources: Iterable[State] = (State.RUNNING,),
+    ) -> None:
+        """To a final state, by whoever may decide for the claim with this token."""
+        assert state.is_final
+        self._change(
+            list(sources),
+            state,
+            {"lock_token": token},
+            result=result,
+            error=error,
+            app_lock=None,
+            finished_at=DatabaseNow(),
+        )
+
+    def request_cancel(self) -> None:
+        """waiting to canceled, or running to canceling: whichever of them it is when the UPDATE
+        comes; raises InvalidTransition if it is neither.
+        """
+        try:
+            self._change(
+                [State.WAITING],
+                State.CANCELED,
+                {},
+                error=reason("Canceled before it started."),
+                finished_at=DatabaseNow(),
+            )
+        except InvalidTransition:
+            self._change([State.RUNNING], State.CANCELING, {})
+
+    def put_back(self, *, token: int) -> None:
+        """running to waiting after its process was lost: another attempt."""
+        self._change(
+            [State.RUNNING],
+            State.WAITING,
+            {"lock_token": token, "attempt": self.attempt},
+            app_lock=None,
+            attempt=self.attempt + 1,
+            started_at=None,
+        )
+
+    def fence(self, token: int) -> bool:
+        """Shuts out a claim whose request is about to be handed back: its late start will find the
+        token used. False if the row is not waiting, or knows this token or a newer one.
+        """
+        return bool(
+            self._rows()
+            .filter(state=State.WAITING, lock_token__lt=token)
+            .update(lock_token=token)
+        )
+
+    def _rows(self) -> TaskQuerySet:
+        return Task.objects.using(router.db_for_write(Task, instance=self)).filter(pk=self.pk)
+
+    def _change(
+        self, sources: list[State], target: State, guard: dict[str, Any], **changes: Any
+    ) -> None:
+        rows = self._rows().filter(state__in=sources, **guard)
+        if not rows.update(state=target, **changes):
+            expected = " or ".join(source.value for source in sources)
+            conditions = "".join(f", {name}={value!r}" for name, value in guard.items())
+            raise InvalidTransition(
+                f"task {self.pk} cannot become {target.value}: it is not {expected}{conditions}"
+            )
+        old, self.state = self.state, target
+        for name, value in changes.items():
+            if isinstance(value, models.Expression | models.Func):
+                self.__dict__.pop(name, None)  # the database knows; loaded when somebody asks
+            else:
+                setattr(self, name, value)
+        self.announce(sources[0] if len(sources) == 1 else State(old))
+
+    def announce(self, old_state: State) -> None:
+        """Sends `task_state_changed` when the present transaction is committed; at once without."""
+        transaction.on_commit(
+            partial(
+                signals.task_state_changed.send_robust,
+                sender=Task,
+                task=self,
+                old_state=old_state,
+                new_state=State(self.state),
+            ),
+            using=router.db_for_write(Task, instance=self),
+            robust=True,
+        )
+
+
+def reason(message: str) -> dict[str, str]:
+    """The error of a task that ended for a reason other than its own exception."""
+    return {"type": "", "message": message, "traceback": ""}
+
+
+def described(error: dict[str, str]) -> str:
+    """A task's error in one line."""
+    return ": ".join(filter(None, (error["type"], error["message"])))

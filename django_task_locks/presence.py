@@ -1,0 +1,223 @@
+"""This process as others see it: its AppStatus row, its lock file and its heartbeat.
+
+Web processes, scripts and shells are announced on their first use of locks, and a daemon thread
+keeps their heartbeat. A worker registers by itself and keeps its own; its executors adopt it.
+"""
+
+import atexit
+import os
+import socket
+import threading
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import ClassVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, IntegrityError, connections, router
+from django.db.utils import InterfaceError
+
+from django_task_locks.conf import get_settings
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.events import emit
+from django_task_locks.exceptions import LockServiceUnavailable, OwnerClosed
+from django_task_locks.ids import uuid7
+from django_task_locks.lock_files import LockFile
+from django_task_locks.locks.requests import Claimant
+from django_task_locks.managers import DatabaseNow, ThisProcess
+from django_task_locks.models import AppStatus
+
+_FIRST_BEAT_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """One incarnation of this process; an executor's is its worker's, with its slot."""
+
+    status: AppStatus
+    lock_file: LockFile
+    slot: str = ""
+
+    @property
+    def owner(self) -> str:
+        return self.status.owner
+
+    @property
+    def claimant(self) -> Claimant:
+        return Claimant(
+            owner=self.owner, ttl=self.status.ttl.total_seconds(), slot=self.slot
+        )
+
+
+def default_name() -> str:
+    return socket.gethostname() or "localhost"
+
+
+def prepare(name: str, app_type: str) -> Presence:
+    """A new incarnation with its lock file, not yet in the database.
+
+    Raises ImproperlyConfigured where the lock file cannot be made.
+    """
+    settings = get_settings()
+    status = AppStatus(
+        pk=uuid7(),
+        name=name,
+        app_type=app_type,
+        ttl=timedelta(seconds=settings.ttl),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+    )
+    try:
+        lock_file = LockFile(settings.run_dir, status.owner)
+    except OSError as error:
+        raise ImproperlyConfigured(
+            f"TASK_LOCKS['run_dir'] is {settings.run_dir!r}: the lock file of this process cannot be "
+            f"made there ({error}); name a directory that this process may write"
+        ) from error
+    status.lock_file = str(lock_file.path)
+    return Presence(status, lock_file)
+
+
+def register(presence: Presence) -> None:
+    """Writes the row; its first heartbeat is now. Repeatable."""
+    status = presence.status
+    status.started_at = status.last_heartbeat = DatabaseNow()  # type: ignore[assignment]
+    try:
+        status.save(using=_alias(), force_insert=True)
+    except IntegrityError:
+        # The reply to an earlier attempt was lost.
+        if not beat(presence):
+            raise
+
+
+def beat(presence: Presence) -> bool:
+    """One heartbeat, one statement. False: the row is gone, or the process was declared missing."""
+    rows = AppStatus.objects.using(_alias()).filter(pk=presence.status.pk, missing_at=None)
+    return bool(rows.update(last_heartbeat=DatabaseNow()))
+
+
+def withdraw(presence: Presence) -> None:
+    """A clean end: nothing of this incarnation stays. What it still holds keeps the row, so that
+    clean-up finds it.
+    """
+    if not get_lock_manager().forget_owner(presence.owner):
+        AppStatus.objects.using(_alias()).filter(pk=presence.status.pk, tasks=None).delete()
+        presence.lock_file.remove()
+
+
+def _alias() -> str:
+    return router.db_for_write(AppStatus)
+
+
+# -- the presence of this process ------------------------------------------------------------------
+
+
+class _Beater(threading.Thread):
+    """Keeps the heartbeat of a process that is no worker."""
+
+    def __init__(self, presence: Presence) -> None:
+        super().__init__(name="task-locks-heartbeat", daemon=True)
+        self.presence = presence
+        self.is_registered = threading.Event()
+        self.ended = threading.Event()
+        self.problem: Exception | None = None
+
+    def run(self) -> None:
+        interval = get_settings().heartbeat_interval
+        while not self.ended.is_set():
+            try:
+                if not self._beat():
+                    emit("presence.lost", owner=self.presence.owner)
+                    _State.forget(self.presence)
+                    break
+                if self.problem:
+                    emit("presence.beat_again", owner=self.presence.owner)
+                self.problem = None
+            except (DatabaseError, InterfaceError, LockServiceUnavailable) as error:
+                if not self.problem:
+                    emit("presence.beat_failed", owner=self.presence.owner, error=error)
+                self.problem = error
+                connections.close_all()
+            self.ended.wait(interval)
+        connections.close_all()
+
+    def _beat(self) -> bool:
+        if not self.is_registered.is_set():
+            register(self.presence)
+            self.is_registered.set()
+        elif not beat(self.presence):
+            return False
+        try:
+            get_lock_manager().beat(self.presence.owner, get_settings().ttl)
+        except OwnerClosed:
+            return False
+        return True
+
+
+class _State:
+    lock: ClassVar[threading.RLock] = threading.RLock()
+    presence: ClassVar[Presence | None] = None
+    beater: ClassVar[_Beater | None] = None
+
+    @classmethod
+    def forget(cls, presence: Presence) -> None:
+        with cls.lock:
+            if cls.presence is presence:
+                cls.presence = cls.beater = ThisProcess.pk = None
+
+    @classmethod
+    def forget_in_child(cls) -> None:
+        # The parent's thread does not run here, and its row is not this process's. Its lock file
+        # stays open on purpose: a fork of it may run what it protects.
+        cls.lock = threading.RLock()
+        cls.presence = cls.beater = ThisProcess.pk = None
+
+
+os.register_at_fork(after_in_child=_State.forget_in_child)
+
+
+def present() -> Presence:
+    """This process's presence, announced on first use.
+
+    Raises ImproperlyConfigured or the database's error when the process cannot be announced.
+    """
+    with _State.lock:
+        if _State.presence is None:
+            presence = prepare(default_name(), AppStatus.AppType.OTHER)
+            beater = _Beater(presence)
+            beater.start()
+            _State.presence, _State.beater = presence, beater
+            ThisProcess.pk = presence.status.pk
+            atexit.register(_leave, presence, os.getpid())
+        presence, started = _State.presence, _State.beater
+    if started is not None and not _must_not_wait():
+        started.is_registered.wait(_FIRST_BEAT_TIMEOUT)
+        if not started.is_registered.is_set() and started.problem:
+            raise started.problem
+    return presence
+
+
+def adopt(presence: Presence, slot: str = "") -> None:
+    """This process is the registered presence itself, or an executor of it in this slot."""
+    with _State.lock:
+        _State.presence = replace(presence, slot=slot)
+        _State.beater = None
+        ThisProcess.pk = presence.status.pk
+
+
+def _must_not_wait() -> bool:
+    """SQLite has one writer: inside a transaction the thread's row has to wait for us. There the
+    lock file, and not the heartbeat, tells that we live.
+    """
+    connection = connections[_alias()]
+    return connection.vendor == "sqlite" and connection.in_atomic_block
+
+
+def _leave(presence: Presence, pid: int) -> None:
+    if os.getpid() != pid or _State.presence is not presence or _State.beater is None:
+        return
+    _State.beater.ended.set()
+    _State.beater.join(timeout=2)
+    try:
+        withdraw(presence)
+    except (DatabaseError, InterfaceError, LockServiceUnavailable) as error:
+        emit("presence.beat_failed", owner=presence.owner, error=error)

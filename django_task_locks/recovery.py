@@ -1,0 +1,361 @@
+"""Finds and releases what dead, restarted or cut-off processes left behind.
+
+Used by a worker's start (`clean_predecessors`), the periodic hook (`run_periodic_cleanup`) and the
+command `cleanup_locks`. Each owner and each task is a step of its own, whose failure is reported
+and stops no other; every step may be repeated. A process's row goes last, when all of it worked.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from django.db import connections, router, transaction
+from django.db.models import Exists, OuterRef
+
+from django_task_locks import dispatching, lock_files
+from django_task_locks.conf import get_settings
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.events import emit
+from django_task_locks.locks.keys import QUEUE_OWNER
+from django_task_locks.managers import DatabaseNow, TaskQuerySet
+from django_task_locks.models import AppStatus, State, Task
+from django_task_locks.presence import default_name
+from django_task_locks.settling import MISSING, find_task, settle_request, settle_task
+
+_BATCH = 500
+PLANNED, DONE, FAILED = "planned", "done", "failed"
+
+
+@dataclass(slots=True)
+class Step:
+    """One thing that clean-up found.
+
+    kind     "process", "task", "request", "unsent"
+    subject  the owner or the id
+    reason   why it is here; action: what is done about it; status: planned, done, failed
+    """
+
+    kind: str
+    subject: str
+    owner: str
+    reason: str
+    action: str
+    status: str = PLANNED
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a clean-up found and did; with dry_run only found."""
+
+    dry_run: bool = False
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def failures(self) -> list[Step]:
+        return [step for step in self.steps if step.status == FAILED]
+
+    @contextmanager
+    def step(self, kind: str, subject: str, owner: str, why: str, action: str) -> Iterator[Step]:
+        """One isolated step: an error inside is noted and logged, and goes no further."""
+        step = Step(kind, subject, owner, why, action)
+        self.steps.append(step)
+        try:
+            yield step
+        except Exception as error:
+            step.status, step.error = FAILED, f"{type(error).__name__}: {error}"
+            emit("recovery.failed", kind=kind, subject=subject, owner=owner, error=error)
+        else:
+            step.status = PLANNED if self.dry_run else DONE
+
+
+# -- the ways in -----------------------------------------------------------------------------------
+
+
+def run_periodic_cleanup() -> Report | None:
+    """One round of clean-up if none was begun in the last `cleanup_interval` by any process.
+
+    For a scheduler of the application's own (Celery beat, cron, a CronJob); workers do it by
+    themselves. Returns None if another process has the turn. Inside a transaction the round comes
+    after its commit, and None is returned: what is released must not come back by a rollback.
+    """
+    alias = router.db_for_write(Task)
+    if transaction.get_connection(alias).in_atomic_block:
+        transaction.on_commit(run_periodic_cleanup, using=alias, robust=True)
+        return None
+    settings = get_settings()
+    if not get_lock_manager().lead("cleanup", default_name(), settings.cleanup_interval):
+        return None
+    return clean_up()
+
+
+def clean_up(*, owner: str | None = None, dry_run: bool = False) -> Report:
+    """One round now: missing processes, orphaned owners, running tasks that nobody owns, waiting
+    tasks that the lock manager does not know. With an owner, only what is that owner's.
+    """
+    report = Report(dry_run)
+    for status in _missing(owner):
+        _clean_process(status, report, "no heartbeat for longer than its TTL", is_certain=False)
+    _clean_orphans(report, owner)
+    if owner is None:
+        _clean_unowned(report)
+        _send_unsent(report)
+    if report.steps and not dry_run:
+        emit("recovery.finished", steps=len(report.steps), failed=len(report.failures))
+    return report
+
+
+def clean_predecessors(me: AppStatus, *, is_name_unique: bool) -> Report:
+    """What earlier incarnations under this name left, before this one takes its first task.
+
+    One is dead for certain if its lock file is on this host and free, or if the operator promises
+    that the name is used once at a time. Otherwise it is cleaned when its heartbeat is older than
+    its TTL: now or by a later clean-up. A live process of the same name is never touched.
+    """
+    report = Report()
+    same_name = AppStatus.objects.using(_alias()).filter(name=me.name, app_type=me.app_type)
+    for status in same_name.exclude(pk=me.pk):
+        if is_name_unique:
+            why = "restarted under the same name, which is used once at a time"
+        elif lock_files.is_free(status.lock_file, status.owner):
+            why = "restarted under the same name; its lock file is free"
+        elif any(found.pk == status.pk for found in _missing(status.owner)):
+            why = "no heartbeat for longer than its TTL"
+        else:
+            emit("worker.predecessor", owner=status.owner, judged="not dead yet")
+            continue
+        emit("worker.predecessor", owner=status.owner, judged=why)
+        _clean_process(status, report, why, is_certain=True)
+    return report
+
+
+def clean_incarnation(status: AppStatus, why: str) -> Report:
+    """What one incarnation left that the caller knows to be dead: its own former one."""
+    report = Report()
+    _clean_process(status, report, why, is_certain=True)
+    return report
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+def _alias() -> str:
+    return router.db_for_write(AppStatus)
+
+
+def _missing(owner: str | None) -> list[AppStatus]:
+    rows = AppStatus.objects.using(_alias()).missing()
+    if owner is not None:
+        pk = _pk(owner)
+        rows = rows.filter(pk=pk) if pk else rows.none()
+    return [status for status in rows if not _is_alive_here(status.owner, status.lock_file)]
+
+
+def _is_alive_here(owner: str, lock_file: str) -> bool:
+    """On SQLite all processes share a host, and a writer may hold up every heartbeat: there the
+    lock file tells who lives.
+    """
+    return connections[_alias()].vendor == "sqlite" and lock_files.is_held(lock_file, owner)
+
+
+def _clean_process(status: AppStatus, report: Report, why: str, *, is_certain: bool) -> None:
+    owner = status.owner
+    if report.dry_run:
+        with report.step("process", owner, owner, why, "declare missing, clean, remove"):
+            _plan_owner(owner, status.pk, report)
+        return
+    before = len(report.failures)
+    with report.step("process", owner, owner, why, "declare missing, clean, remove") as step:
+        # The commit point: from here on its beats fail, and nobody has to judge again.
+        rows = AppStatus.objects.using(_alias()).filter(pk=status.pk)
+        stale = rows if is_certain else rows.missing()
+        if not stale.filter(missing_at=None).update(missing_at=DatabaseNow()):
+            if not rows.filter(missing_at__isnull=False).exists():
+                step.action = "nothing: it beats again or is gone"
+                return
+        else:
+            emit("recovery.missing", owner=owner, reason=why)
+        _clean_owner(owner, status.pk, report)
+        if len(report.failures) > before:
+            raise _Incomplete
+        rows.filter(tasks=None).delete()
+        lock_files.discard(status.lock_file, owner)
+
+
+class _Incomplete(Exception):
+    """some of its tasks or requests could not be settled; the process's row stays for a retry"""
+
+    def __str__(self) -> str:
+        return self.__doc__ or ""
+
+
+def _clean_owner(owner: str, pk: UUID | None, report: Report) -> None:
+    """Everything of a dead owner, in the order in which a crash at any point is repeated well:
+    shut out in Redis, tasks by their rows, then what the registry still has.
+    """
+    manager = get_lock_manager()
+    manager.close_owner(owner)
+    for task in _owned_tasks(pk):
+        with report.step("task", str(task.pk), owner, MISSING, _task_action(task)) as step:
+            if not settle_task(task, MISSING):
+                step.action = "nothing: decided by somebody else"
+    for id in sorted(manager.registry(owner)):
+        with report.step("request", id, owner, "registered by a dead process", "release") as step:
+            step.action = settle_request(id, owner, MISSING)
+    manager.forget_owner(owner)
+
+
+def _plan_owner(owner: str, pk: UUID | None, report: Report) -> None:
+    for task in _owned_tasks(pk):
+        with report.step("task", str(task.pk), owner, MISSING, _task_action(task)):
+            pass
+    for id in sorted(get_lock_manager().registry(owner)):
+        task = find_task(id)
+        action = "requeue" if task is not None and task.state == State.WAITING else "release"
+        with report.step("request", id, owner, "registered by a dead process", action):
+            pass
+
+
+def _owned_tasks(pk: UUID | None) -> Iterable[Task]:
+    if pk is None:
+        return []
+    return list(_tasks().owned().filter(app_lock_id=pk).order_by("pk"))
+
+
+def _task_action(task: Task) -> str:
+    if task.state == State.CANCELING:
+        return "record as canceled"
+    if task.on_worker_loss == "requeue" and task.attempt < task.max_attempts:
+        return "hand back to the queue"
+    return "record as failed"
+
+
+def _tasks() -> TaskQuerySet:
+    return Task.objects.using(router.db_for_write(Task))
+
+
+# -- owners without a row --------------------------------------------------------------------------
+
+
+def _pk(owner: str) -> UUID | None:
+    try:
+        return UUID(owner.rpartition("@")[2])
+    except ValueError:
+        return None
+
+
+def _clean_orphans(report: Report, only: str | None) -> None:
+    """Owners that Redis or a running task names and that have no row: seen so for one TTL."""
+    manager = get_lock_manager()
+    ttls = manager.owners()
+    has_row = Exists(AppStatus.objects.filter(pk=OuterRef("app_lock_id")))
+    nameless = _tasks().owned().filter(~has_row, app_lock_id__isnull=False)
+    for name, pk in nameless.values_list("worker_name", "app_lock_id").distinct():
+        ttls.setdefault(f"{name}@{pk}", get_settings().ttl)
+    if only is not None:
+        ttls = {owner: ttl for owner, ttl in ttls.items() if owner == only}
+    pks = {owner: _pk(owner) for owner in ttls}
+    with_row: set[UUID] = set()
+    wanted = [pk for pk in pks.values() if pk is not None]
+    for first in range(0, len(wanted), _BATCH):
+        rows = AppStatus.objects.using(_alias()).filter(pk__in=wanted[first : first + _BATCH])
+        with_row.update(rows.values_list("pk", flat=True))
+    for owner, ttl in ttls.items():
+        if owner.startswith(QUEUE_OWNER) or pks[owner] in with_row:
+            continue
+        if _is_alive_here(owner, str(lock_files.path_of(get_settings().run_dir, owner))):
+            continue
+        _after_one_ttl(
+            report,
+            owner,
+            ttl,
+            "process",
+            "no record of this process",
+            lambda owner=owner: _clean_orphan(owner, pks[owner], report),  # type: ignore[misc]
+        )
+
+
+def _clean_orphan(owner: str, pk: UUID | None, report: Report) -> None:
+    if report.dry_run:
+        _plan_owner(owner, pk, report)
+        return
+    before = len(report.failures)
+    _clean_owner(owner, pk, report)
+    if len(report.failures) > before:
+        raise _Incomplete
+    lock_files.discard(str(lock_files.path_of(get_settings().run_dir, owner)), owner)
+    emit("recovery.orphan", owner=owner)
+
+
+def _clean_unowned(report: Report) -> None:
+    """Running or canceling rows that name no process (written by hand, or by other code)."""
+    for task in _tasks().owned().filter(app_lock_id=None):
+
+        def settle(task: Task = task) -> None:
+            if not report.dry_run:
+                settle_task(task, "It ran without a process that owns it.")
+                get_lock_manager().release(str(task.pk), token=task.lock_token)
+                get_lock_manager().forget_owner(f"task/{task.pk}")
+
+        _after_one_ttl(
+            report,
+            f"task/{task.pk}",
+            get_settings().ttl,
+            "task",
+            "owned by no process",
+            settle,
+        )
+
+
+def _after_one_ttl(
+    report: Report, owner: str, ttl: float, kind: str, why: str, clean: Callable[[], None]
+) -> None:
+    """Acts on what has been out of order for one TTL, and only notes what is newer: it may be in
+    the making.
+    """
+    age, its_ttl = get_lock_manager().suspect(owner)
+    limit = its_ttl or ttl
+    if age < limit:
+        if report.dry_run:
+            with report.step(kind, owner, owner, why, f"wait {limit - age:.0f} s and look again"):
+                pass
+        return
+    with report.step(kind, owner, owner, f"{why} for {age:.0f} s", "clean"):
+        clean()
+
+
+# -- waiting tasks that never reached Redis --------------------------------------------------------
+
+
+def _send_unsent(report: Report) -> None:
+    """Waiting rows without a request (Redis was away at their commit), in batches by id."""
+    manager = get_lock_manager()
+    last: UUID | None = None
+    while True:
+        rows = _tasks().filter(state=State.WAITING).order_by("pk")
+        if last is not None:
+            rows = rows.filter(pk__gt=last)
+        ids = list(rows.values_list("pk", flat=True)[:_BATCH])
+        if not ids:
+            return
+        last = ids[-1]
+        known = manager.known([str(id) for id in ids])
+        for id in ids:
+            if str(id) not in known:
+                _send(id, report)
+
+
+def _send(id: UUID, report: Report) -> None:
+    # A second look: it may have been on its way, or done, since the first.
+    task = _tasks().filter(pk=id, state=State.WAITING).first()
+    if task is None:
+        return
+    with report.step("unsent", str(id), "", "waiting, but Redis does not know it", "send"):
+        if report.dry_run:
+            return
+        dispatching.send_request(task)
+        emit("recovery.resent", task=id)
+        # And a third: sent after its end it would wait for nobody.
+        if not _tasks().incomplete().filter(pk=id).exists():
+            get_lock_manager().release(str(id))

@@ -1,0 +1,132 @@
+"""Releases a request in normal operation: at once, with a worker's next step, or later if it must.
+
+A release that could not be sent is kept and repeated by a daemon thread with growing delay: it
+neither blocks the caller nor hides the task's outcome. What a process could not release before its
+end is found by clean-up.
+"""
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.db import transaction
+
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.events import emit
+from django_task_locks.exceptions import LockServiceUnavailable
+
+_FIRST_DELAY = 0.05
+_LONGEST_DELAY = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """id and, where given, the owner and the token that the request must have."""
+
+    id: str
+    token: int | None = None
+    owner: str = ""
+
+    def send(self) -> None:
+        get_lock_manager().release(self.id, owner=self.owner, token=self.token)
+
+
+Sink = Callable[[Release], bool]
+
+
+class _State:
+    """Of this process; a forked child starts with none of it."""
+
+    lock = threading.Lock()
+    pending: deque[Release] = deque()
+    thread: threading.Thread | None = None
+    sink: Sink | None = None
+
+    @classmethod
+    def forget_in_child(cls) -> None:
+        cls.lock = threading.Lock()
+        cls.pending = deque()
+        cls.thread = cls.sink = None
+
+
+os.register_at_fork(after_in_child=_State.forget_in_child)
+
+
+def set_sink(sink: Sink | None) -> None:
+    """A sink that returns True has taken the release upon itself (a worker's next step)."""
+    _State.sink = staticmethod(sink) if sink else None  # type: ignore[assignment]
+
+
+def release(id: str, token: int | None = None, owner: str = "") -> None:
+    """Releases; never raises for a lock service that is away."""
+    item = Release(id, token, owner)
+    if _State.sink and _State.sink(item):
+        return
+    try:
+        item.send()
+    except LockServiceUnavailable as error:
+        emit("release.postponed", task=id, error=error)
+        _repeat_later(item)
+
+
+def release_at_transaction_end(using: str, id: str, token: int) -> None:
+    """Releases when the present transaction has ended, whichever way: commit, rollback, rollback of
+    a savepoint, lost connection.
+
+    Django tells of a commit only. But whichever way the transaction ends it drops its hooks, and
+    the hook is all that keeps the guard alive, whose finalizer releases.
+    """
+
+    class Guard:
+        pass
+
+    guard = Guard()
+    pid = os.getpid()
+
+    def end() -> None:
+        if os.getpid() == pid:
+            release(id, token)
+
+    finalizer = weakref.finalize(guard, end)
+    finalizer.atexit = False
+
+    def hook(guard: Guard = guard) -> None:
+        finalizer()
+
+    transaction.on_commit(hook, using=using, robust=True)
+
+
+def _repeat_later(item: Release) -> None:
+    with _State.lock:
+        _State.pending.append(item)
+        if _State.thread is None:
+            _State.thread = threading.Thread(
+                target=_repeat, name="task-locks-releases", daemon=True
+            )
+            _State.thread.start()
+
+
+def _repeat() -> None:
+    delay = _FIRST_DELAY
+    wait = threading.Event().wait
+    while True:
+        with _State.lock:
+            if not _State.pending:
+                _State.thread = None
+                return
+            item = _State.pending[0]
+        try:
+            item.send()
+        except LockServiceUnavailable:
+            wait(delay)
+            delay = min(delay * 2, _LONGEST_DELAY)
+        except Exception as error:
+            emit("recovery.failed", task=item.id, error=error, exc_info=True)
+            _State.pending.popleft()
+        else:
+            emit("release.repeated", task=item.id)
+            _State.pending.popleft()
+            delay = _FIRST_DELAY

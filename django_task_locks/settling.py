@@ -1,0 +1,85 @@
+"""Settles what a dead process or executor left behind: one task, one request at a time.
+
+Everything here may be repeated, and raced by another clean-up: each change compares before it
+writes, and the database goes first.
+"""
+
+from uuid import UUID
+
+from django.db import router
+
+from django_task_locks import dispatching
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.events import emit
+from django_task_locks.exceptions import InvalidTransition
+from django_task_locks.models import OnWorkerLoss, State, Task, reason
+
+MISSING = "Worker has gone missing."
+
+
+def settle_task(task: Task, why: str) -> bool:
+    """Decides a running or canceling task whose code can run no more: canceled if it was being
+    canceled, handed back if it may have another attempt, else failed with the reason. Its lock
+    follows. False if somebody else decided it first.
+    """
+    may_retry = task.on_worker_loss == OnWorkerLoss.REQUEUE and task.attempt < task.max_attempts
+    token = task.lock_token
+    try:
+        if task.state == State.CANCELING:
+            task.finish(
+                State.CANCELED,
+                token=token,
+                error=reason(f"Canceled while it ran. {why}"),
+                sources=[State.CANCELING],
+            )
+        elif may_retry:
+            task.put_back(token=token)
+        else:
+            task.finish(State.FAILED, token=token, error=reason(why))
+    except InvalidTransition:
+        return False
+    emit("recovery.task", task=task.pk, name=task.name, state=task.state, reason=why)
+    return True
+
+
+def settle_request(id: str, owner: str, why: str) -> str:
+    """Ends a dead owner's request in the lock manager, by what its task's row says.
+
+    Returns what was done: "released", "requeued", "forgotten" (it is no longer this owner's), or
+    "kept" (the row belongs to another process, which will release it).
+    """
+    manager = get_lock_manager()
+    info = manager.inspect_request(id)
+    if info is None or info.owner != owner:
+        manager.forget_entry(id, owner)
+        return "forgotten"
+    task = find_task(id)
+    if task is not None and task.state in State.owned() and task.lock_token == info.token:
+        if not settle_task(task, why):
+            task = find_task(id)
+        info = manager.inspect_request(id)
+        if info is None or info.owner != owner:
+            return "released"  # it followed the task's state
+    if task is not None and task.state == State.WAITING:
+        if info.token is not None:
+            task.fence(info.token)
+        if not manager.requeue(id, owner=owner, token=info.token).is_done:
+            # An immediate task's request was its process's own and cannot wait: it is sent anew.
+            manager.release(id, owner=owner, token=info.token)
+            dispatching.send_request(task)
+        emit("task.requeued", task=id, owner=owner, reason=why)
+        return "requeued"
+    if task is not None and task.state in State.owned():
+        return "kept"
+    manager.release(id, owner=owner, token=info.token)
+    emit("recovery.released", request=id, owner=owner, resources=len(info.exclusive + info.shared))
+    return "released"
+
+
+def find_task(id: str) -> Task | None:
+    """The task of a request, read where it is written; None for a hold or a task that is gone."""
+    try:
+        pk = UUID(id)
+    except ValueError:
+        return None
+    return Task.objects.using(router.db_for_write(Task)).filter(pk=pk).first()

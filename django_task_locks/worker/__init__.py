@@ -1,0 +1,1 @@
+"""The worker: a supervisor with its guard, and executor processes with slots."""

@@ -1,0 +1,179 @@
+"""The worker's child processes: forking them, and ending them without touching anybody else."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django_task_locks.events import emit
+from django_task_locks.worker import guard as guard_module
+from django_task_locks.worker.guard import Board, kill_group
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class Child:
+    """An executor, or with `job` set a short-lived child that does one job."""
+
+    slot: int
+    generation: int
+    pid: int
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a child ended: its own status, or the number of the signal that killed it."""
+
+    child: Child
+    status: int
+    signal: int
+
+    @property
+    def reason(self) -> str:
+        if self.signal:
+            return f"Killed by signal {self.signal}."
+        return f"Its process exited with status {self.status} and recorded no outcome."
+
+
+@dataclass(slots=True)
+class Children:
+    """Forks children into the board's slots and reaps them."""
+
+    board: Board
+    running: dict[int, Child] = field(default_factory=dict)
+
+    def fork(self, slot: int, generation: int, run: Callable[[], int], job: str = "") -> Child:
+        """Starts a child in a process group of its own. Nothing may be open here that a child must
+        not share. run's return value is its exit status.
+        """
+        self.board.clear(slot)
+        parent = os.getpid()
+        gc.freeze()  # what is there now is shared, not copied by the child's first collection
+        pid = os.fork()
+        if pid == 0:
+            _be_child(self.board, slot, parent, run)
+        with suppress(OSError):  # the child does the same; whoever comes first
+            os.setpgid(pid, pid)
+        self.board.set_group(slot, pid)
+        child = Child(slot, generation, pid, job)
+        self.running[pid] = child
+        return child
+
+    def reap(self) -> list[Exit]:
+        """Those that have ended, each with what it left of its process group killed."""
+        exits = []
+        for pid, child in list(self.running.items()):
+            info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if info is None:
+                continue
+            # Still a zombie, so its number is nobody else's: what it started dies first.
+            kill_group(pid)
+            self.board.clear(child.slot)
+            _, status = os.waitpid(pid, 0)
+            del self.running[pid]
+            code = os.waitstatus_to_exitcode(status)
+            exits.append(Exit(child, max(code, 0), max(-code, 0)))
+        return exits
+
+    def kill_if(self, child: Child, task: bytes, phases: tuple[int, ...]) -> bool:
+        """SIGKILLs the child's group if it is at this task, in one of these phases.
+
+        The child is stopped before the look: otherwise it might go on to the next task between
+        the look and the signal.
+        """
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            at_it = self.board.task(child.slot) == task and self.board.phase(child.slot) in phases
+            if at_it:
+                kill_group(child.pid)
+                return True
+            os.kill(child.pid, signal.SIGCONT)
+        return False
+
+    def signal_all(self, number: int) -> None:
+        for pid in self.running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _be_child(board: Board, slot: int, parent: int, run: Callable[[], int]) -> None:
+    """The life of a forked child; never returns."""
+    status = 70
+    try:
+        with suppress(OSError):
+            os.setpgid(0, 0)
+        board.set_group(slot, os.getpid())
+        _die_with(parent)
+        status = run()
+    except BaseException as error:
+        emit("executor.error", slot=slot, error=f"{type(error).__name__}: {error}", exc_info=error)
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)  # the parent's exit handlers are not ours
+
+
+def _die_with(parent: int) -> None:
+    """On Linux the kernel kills this process when its parent ends; the guard does so anywhere."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Guard:
+    """The guard process, kept alive by the supervisor."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+
+    def ensure(self) -> None:
+        """Starts it, or starts it again if it has died."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close_pipe()
+        read, self._pipe = os.pipe()
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                str(Path(guard_module.__file__)),
+                str(self._board.slots),
+                str(self._board.descriptor),
+                str(read),
+            ],
+            pass_fds=(self._board.descriptor, read),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(read)
+
+    def nudge(self) -> None:
+        """Makes it look at the deadline now."""
+        with suppress(OSError):
+            os.write(self._pipe, b".")
+
+    def close_pipe(self) -> None:
+        """For a child: only the supervisor's end may keep the guard waiting."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def stop(self) -> None:
+        self.close_pipe()
+        if self._process is not None:
+            self._process.wait()

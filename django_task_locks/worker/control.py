@@ -1,0 +1,61 @@
+"""The control channel: messages to this worker, read without a thread and without polling."""
+
+from redis.exceptions import RedisError
+
+from django_task_locks.connections import new_lock_manager
+from django_task_locks.locks import LockManager
+from django_task_locks.locks.protocol import text
+from django_task_locks.worker.guard import now
+
+_MARGIN = 5.0
+_RETRY = 1.0
+
+
+class ControlChannel:
+    """A pending BLPOP whose socket the supervisor's loop watches.
+
+    Unread messages stay in Redis, so a channel that is closed (around a fork) or cut loses none.
+    """
+
+    def __init__(self, owner: str, longest_wait: float) -> None:
+        self._wait = max(1.0, longest_wait)
+        self._manager: LockManager = new_lock_manager(longest_wait=self._wait)
+        self._key = self._manager.keys.control(owner)
+        self._connection = self._manager.client.connection_pool.make_connection()
+        self._is_pending = False
+        self._asked_at = 0.0
+        self._retry_at = 0.0
+
+    def descriptor(self) -> int | None:
+        """What to watch for reading; asks first if no question is pending. None while Redis is
+        away: ask again.
+        """
+        if not self._is_pending and now() >= self._retry_at:
+            try:
+                self._connection.send_command("BLPOP", self._key, self._wait)
+                self._is_pending, self._asked_at = True, now()
+            except (RedisError, OSError):
+                self._drop()
+        elif self._is_pending and now() - self._asked_at > self._wait + _MARGIN:
+            self._drop()
+        if not self._is_pending:
+            return None
+        return int(self._connection._sock.fileno())
+
+    def read(self) -> str | None:
+        """The message that has come, None if the wait has only ended. Call when readable."""
+        try:
+            reply = self._connection.read_response()
+            self._is_pending = False
+        except (RedisError, OSError):
+            self._drop()
+            return None
+        return text(reply[1]) if reply else None
+
+    def close(self) -> None:
+        self._connection.disconnect()
+        self._is_pending = False
+
+    def _drop(self) -> None:
+        self.close()
+        self._retry_at = now() + _RETRY

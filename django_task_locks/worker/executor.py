@@ -1,0 +1,292 @@
+"""An executor: a warm process that claims, runs and records one task after the other.
+
+Its life in one line: advance in Redis (release the last, claim the next), one UPDATE to running,
+one SELECT that loads the task and looks at the worker's own row, run, one UPDATE to the final state.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from django.db import DatabaseError, OperationalError, connections, router
+from django.db.models import Exists
+from django.db.utils import InterfaceError
+
+from django_task_locks import execution, presence, releasing
+from django_task_locks.conf import get_settings
+from django_task_locks.connections import new_lock_manager
+from django_task_locks.events import emit
+from django_task_locks.exceptions import (
+    InvalidTransition,
+    LockServiceUnavailable,
+    OwnerClosed,
+    StaleSlot,
+)
+from django_task_locks.execution import Interrupted, Outcome
+from django_task_locks.locks.requests import Claimed, Idle, Lane, Lanes
+from django_task_locks.managers import TaskQuerySet
+from django_task_locks.models import AppStatus, State, Task, described
+from django_task_locks.presence import Presence
+from django_task_locks.worker.guard import NO_TASK, Board
+from django_task_locks.worker.os_signals import ExecutorSignals, Woken
+
+R = TypeVar("R")
+
+EXIT_ENDED = 0
+EXIT_SHUT_OUT = 75
+_LONGEST_DELAY = 2.0
+_BURST_WAIT = 0.2
+
+ABORTED = "Aborted during worker shutdown."
+CANCELED = "Canceled while it ran."
+
+
+class _ShutOut(Exception):
+    """The worker was declared missing, or the slot has a successor: nothing here counts any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What an executor is to do: the same for all of a worker.
+
+    queues    None for all
+    burst     end when nothing is left to do, here and in the worker's other executors
+    """
+
+    queues: frozenset[str] | None = None
+    burst: bool = False
+
+    def serves(self, lane: Lane) -> bool:
+        return not lane.versions and (self.queues is None or lane.queue in self.queues)
+
+
+class Executor:
+    """One slot's process. `run` returns its exit status."""
+
+    def __init__(self, worker: Presence, slot: int, generation: int, board: Board, orders: Orders):
+        self._slot = slot
+        self._board = board
+        self._orders = orders
+        self._status = worker.status
+        presence.adopt(worker, slot=f"{slot}.{generation}")
+        self._claimant = presence.present().claimant
+        settings = get_settings()
+        self._idle_wait = settings.heartbeat_interval
+        self._locks = new_lock_manager(longest_wait=self._idle_wait)
+        self._lanes: tuple[str, ...] = ()
+        self._lanes_version = ""
+        self._done: releasing.Release | None = None
+        self._running = ""
+        self._signals = ExecutorSignals(self._body_stop)
+
+    def run(self) -> int:
+        self._signals.install()
+        releasing.set_sink(self._take_release)
+        try:
+            while self._step():
+                pass
+        except _ShutOut:
+            return EXIT_SHUT_OUT
+        return EXIT_ENDED
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """One round; False when the executor is to end."""
+        if self._signals.is_stopping and self._done is None:
+            return False
+        reply = self._patiently("lock service", self._advance, stops=True)
+        if isinstance(reply, Claimed):
+            self._perform(UUID(reply.id), reply.token)
+        elif isinstance(reply, Lanes):
+            self._choose(reply.version, reply.lanes)
+        elif isinstance(reply, Idle):
+            return self._wait()
+        return True
+
+    def _advance(self) -> Claimed | Idle | Lanes:
+        lanes = () if self._signals.is_stopping else self._lanes
+        done = self._done
+        if done is None:
+            return self._locks.claim(self._claimant, self._lanes_version, lanes)
+        assert done.token is not None
+        reply = self._locks.advance(
+            self._claimant, self._lanes_version, lanes, id=done.id, token=done.token
+        )
+        self._done = None
+        return reply
+
+    def _choose(self, version: str, lanes: Mapping[str, Lane]) -> None:
+        self._lanes_version = version
+        self._lanes = tuple(name for name, lane in lanes.items() if self._orders.serves(lane))
+
+    def _wait(self) -> bool:
+        """Until something is ready: blocked on Redis, with the heartbeat's interval as the limit in
+        case the sign was lost with a process.
+        """
+        seconds = self._idle_wait
+        if self._orders.burst:
+            others = (slot for slot in range(self._board.slots) if slot != self._slot)
+            if not any(self._board.task(slot) != NO_TASK for slot in others):
+                return False
+            seconds = _BURST_WAIT
+        try:
+            self._interruptible(lambda: self._locks.wait_for_ready(self._lanes, seconds))
+        except LockServiceUnavailable:
+            pass  # the next claim says so, and waits
+        return True
+
+    # -- one task ------------------------------------------------------------------------------
+
+    def _perform(self, id: UUID, token: int) -> None:
+        self._board.set_task(self._slot, id.bytes, Board.CLAIMED)
+        try:
+            task = self._patiently("database", lambda: self._start(id, token))
+            if task is not None:
+                self._run(task)
+        finally:
+            self._board.set_task(self._slot, NO_TASK, Board.IDLE)
+
+    def _start(self, id: UUID, token: int) -> Task | None:
+        """The task, now running here; None if it is not to run, with its request taken care of."""
+        task = Task(pk=id)
+        try:
+            task.start(self._status, token)
+        except InvalidTransition:
+            return self._not_started(id, token)
+        return self._loaded(id, token)
+
+    def _loaded(self, id: UUID, token: int) -> Task | None:
+        # In the same statement: is this worker still alive to the others? If not, they may have
+        # handed the lock on before the row said that it runs here.
+        me = AppStatus.objects.filter(pk=self._status.pk, missing_at=None)
+        task = self._tasks().annotate(is_ours=Exists(me)).filter(pk=id).first()
+        if task is None:
+            return self._not_started(id, token)
+        if not task.is_ours:
+            raise _ShutOut
+        task.app_lock = self._status
+        task.announce(State.WAITING)
+        return task
+
+    def _not_started(self, id: UUID, token: int) -> Task | None:
+        present = self._tasks().filter(pk=id).first()
+        if present is not None and present.lock_token == token:
+            if present.state in State.owned() and present.app_lock_id == self._status.pk:
+                return self._loaded(id, token)  # it was started; the reply was lost
+        if present is not None and present.state == State.WAITING:
+            # Somebody shuts this claim out to hand it back, and may not have come to that yet.
+            self._locks.requeue(str(id), owner=self._claimant.owner, token=token)
+        else:
+            self._done = releasing.Release(str(id), token)
+        emit("task.not_claimable", task=id, state=present.state if present else "deleted")
+        return None
+
+    def _run(self, task: Task) -> None:
+        waited = (task.started_at - task.created_at).total_seconds() if task.started_at else 0.0
+        emit("task.started", task=task.pk, name=task.name, waited=max(0.0, waited))
+        began = time.monotonic()
+        self._running = str(task.pk)
+        outcome = self._outcome(task)
+        self._board.set_task(self._slot, task.pk.bytes, Board.RECORDING)
+        self._patiently("database", lambda: self._record(task, outcome))
+        self._running = ""
+        emit(
+            _EVENTS.get(State(task.state), "task.finished"),
+            task=task.pk,
+            name=task.name,
+            seconds=time.monotonic() - began,
+            **({"reason": described(task.error)} if task.error else {}),
+        )
+
+    def _outcome(self, task: Task) -> Outcome:
+        signals = self._signals
+        try:
+            self._board.set_task(self._slot, task.pk.bytes, Board.BODY)
+            signals.in_body = True
+            if task.state == State.CANCELING or self._body_stop():
+                outcome = (self._body_stop() or Interrupted(State.CANCELED, CANCELED)).outcome
+            else:
+                outcome = execution.run(task, asyncio.run)
+            signals.in_body = False
+        except Interrupted as stop:
+            outcome = stop.outcome
+        return execution.with_connections_left(outcome)
+
+    def _record(self, task: Task, outcome: Outcome) -> None:
+        try:
+            execution.record(task, outcome)
+        except (DatabaseError, InterfaceError) as error:
+            if not is_passing(error):
+                execution.record(task, Outcome.failed(f"The outcome cannot be stored: {error}"))
+                return
+            raise
+
+    def _body_stop(self) -> Interrupted | None:
+        """What the supervisor asks the present body to end with."""
+        asked, why = self._board.stop_of(self._slot)
+        if asked == NO_TASK or asked != self._board.task(self._slot):
+            return None
+        if why == Board.ABORT:
+            return Interrupted(State.FAILED, ABORTED)
+        return Interrupted(State.CANCELED, CANCELED)
+
+    def _take_release(self, release: releasing.Release) -> bool:
+        """The release of the present task goes with the next step; all others are sent at once."""
+        if release.id != self._running or release.token is None:
+            return False
+        self._done = release
+        return True
+
+    def _tasks(self) -> TaskQuerySet:
+        return Task.objects.using(router.db_for_write(Task))
+
+    # -- patience ------------------------------------------------------------------------------
+
+    def _interruptible(self, wait: Callable[[], object]) -> None:
+        """Waits, unless asked to end; a signal ends the wait."""
+        try:
+            self._signals.is_waiting = True
+            if not self._signals.is_stopping:
+                wait()
+            self._signals.is_waiting = False
+        except Woken:
+            pass
+        finally:
+            self._signals.is_waiting = False
+
+    def _patiently(self, what: str, do: Callable[[], R], *, stops: bool = False) -> R | None:
+        """Repeats until it works: an outage changes when, never what. The guard ends this process
+        if the worker has to give up. With `stops`, a worker that ends does not wait for it: None.
+        """
+        delay, problem = 0.05, None
+        while True:
+            try:
+                result = do()
+            except (OwnerClosed, StaleSlot) as error:
+                raise _ShutOut from error
+            except (DatabaseError, InterfaceError, LockServiceUnavailable) as error:
+                if problem is None:
+                    emit("worker.unavailable", what=what, error=error)
+                problem = error
+                connections.close_all()
+                if stops and self._signals.is_stopping:
+                    self._done = None  # the supervisor settles what this slot holds
+                    return None
+                self._interruptible(lambda: time.sleep(delay)) if stops else time.sleep(delay)
+                delay = min(delay * 2, _LONGEST_DELAY)
+            else:
+                if problem is not None:
+                    emit("worker.available", what=what)
+                return result
+
+
+_EVENTS = {State.FAILED: "task.failed", State.CANCELED: "task.canceled"}
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether a database error may be gone at the next attempt, on a new connection."""
+    return isinstance(error, OperationalError | InterfaceError)

@@ -1,0 +1,139 @@
+"""The guard: a tiny process beside each worker that stops the executors when nobody else would.
+
+It SIGKILLs their process groups when the worker's supervisor is gone (its pipe is closed) or when
+the heartbeat's deadline has passed, before anybody else may take over what they hold. Run as a
+script it needs neither Django nor this package, so no task, no garbage collector and no database
+can hold it up. `Board` is the memory that supervisor, guard and executors share.
+"""
+
+import mmap
+import os
+import select
+import signal
+import struct
+import sys
+import tempfile
+import time
+from contextlib import suppress
+
+NO_TASK = bytes(16)
+
+
+def now() -> float:
+    """Seconds on a clock that goes on while the machine is suspended, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+class Board:
+    """deadline and fenced flag, then for each slot: process group, what runs there, what to stop.
+
+    Each field has one writer at a time; a reader that sees a half-written id sees one that matches
+    nothing.
+    """
+
+    _HEADER = struct.Struct("dq")
+    _SLOT = struct.Struct("q16sq16sq")
+    IDLE, CLAIMED, BODY, RECORDING = range(4)
+    NO_STOP, CANCEL, ABORT = range(3)
+
+    def __init__(self, slots: int, descriptor: int | None = None) -> None:
+        """descriptor: that of another process's board; a new one is made without it."""
+        self.slots = slots
+        size = self._HEADER.size + slots * self._SLOT.size
+        if descriptor is None:
+            descriptor, path = tempfile.mkstemp(prefix="task-locks-board-")
+            os.unlink(path)
+            os.ftruncate(descriptor, size)
+        self.descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, size)
+
+    def _get(self, offset: int, form: str) -> tuple[int | float | bytes, ...]:
+        return struct.unpack_from(form, self._memory, offset)
+
+    def _set(self, offset: int, form: str, value: float | bytes) -> None:
+        struct.pack_into(form, self._memory, offset, value)
+
+    @property
+    def deadline(self) -> float:
+        """When the executors must be dead unless another heartbeat comes first; 0: not yet armed."""
+        return float(self._get(0, "d")[0])
+
+    @deadline.setter
+    def deadline(self, value: float) -> None:
+        self._set(0, "d", value)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the deadline has passed since it was last cleared."""
+        return bool(self._get(8, "q")[0])
+
+    @is_fenced.setter
+    def is_fenced(self, value: bool) -> None:
+        self._set(8, "q", int(value))
+
+    def _offset(self, slot: int) -> int:
+        return self._HEADER.size + slot * self._SLOT.size
+
+    def group(self, slot: int) -> int:
+        return int(self._get(self._offset(slot), "q")[0])
+
+    def set_group(self, slot: int, group: int) -> None:
+        self._set(self._offset(slot), "q", group)
+
+    def task(self, slot: int) -> bytes:
+        """The id of what the slot's executor has claimed, as 16 bytes."""
+        return bytes(self._get(self._offset(slot) + 8, "16s")[0])  # type: ignore[arg-type]
+
+    def phase(self, slot: int) -> int:
+        return int(self._get(self._offset(slot) + 24, "q")[0])
+
+    def set_task(self, slot: int, task: bytes, phase: int) -> None:
+        self._set(self._offset(slot) + 8, "16s", task)
+        self._set(self._offset(slot) + 24, "q", phase)
+
+    def stop_of(self, slot: int) -> tuple[bytes, int]:
+        """What the slot's executor is asked to stop, and why."""
+        return (
+            bytes(self._get(self._offset(slot) + 32, "16s")[0]),  # type: ignore[arg-type]
+            int(self._get(self._offset(slot) + 48, "q")[0]),
+        )
+
+    def ask_to_stop(self, slot: int, task: bytes, why: int) -> None:
+        self._set(self._offset(slot) + 48, "q", why)
+        self._set(self._offset(slot) + 32, "16s", task)
+
+    def clear(self, slot: int) -> None:
+        struct.pack_into(
+            self._SLOT.format, self._memory, self._offset(slot), 0, NO_TASK, 0, NO_TASK, 0
+        )
+
+    def kill_groups(self) -> None:
+        for slot in range(self.slots):
+            kill_group(self.group(slot))
+
+
+def kill_group(group: int, number: int = signal.SIGKILL) -> None:
+    if group > 1:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+
+
+def watch(board: Board, supervisor: int) -> None:
+    """Returns when the supervisor is gone and the groups are killed."""
+    while True:
+        left = board.deadline - now() if board.deadline else 1.0
+        # A suspended machine stops the waiting too, hence the short rounds.
+        readable, _, _ = select.select([supervisor], [], [], min(max(left, 0.01), 1.0))
+        if readable and not os.read(supervisor, 64):
+            board.kill_groups()
+            return
+        if board.deadline and now() > board.deadline:
+            board.is_fenced = True
+            board.kill_groups()
+
+
+if __name__ == "__main__":
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    watch(Board(int(sys.argv[1]), int(sys.argv[2])), int(sys.argv[3]))

@@ -1,0 +1,90 @@
+"""Operating system signals become flags and a readable descriptor; no work is done in a handler."""
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+STOP_GRACEFULLY = (signal.SIGTERM, signal.SIGHUP)
+STOP_SOON = (signal.SIGINT,)
+
+Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+class SupervisorSignals:
+    """Counts what has arrived; `descriptor` becomes readable with each signal.
+
+    graceful, soon   how many of either kind came
+    """
+
+    def __init__(self) -> None:
+        self.graceful = 0
+        self.soon = 0
+        self.descriptor, self._write = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self._write, False)
+        self._before: dict[int, Handler] = {}
+
+    def install(self) -> None:
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in (*STOP_GRACEFULLY, *STOP_SOON, signal.SIGCHLD):
+            self._before[number] = signal.signal(number, self._arrived)
+
+    def uninstall(self) -> None:
+        """Back to what was before; in a forked child as well as at the end."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def drain(self) -> None:
+        try:
+            while os.read(self.descriptor, 512):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        os.close(self._write)
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if number in STOP_GRACEFULLY:
+            self.graceful += 1
+        elif number in STOP_SOON:
+            self.soon += 1
+
+
+class Woken(BaseException):
+    """Ends a wait because a signal asks for something."""
+
+
+class ExecutorSignals:
+    """In an executor SIGTERM asks to end after the present task, SIGUSR1 to stop the body.
+
+    Both interrupt by an exception, and only where the executor says that it may be interrupted:
+    in a wait (`is_waiting`), or in the body (`in_body`, by what `body_stop` returns).
+    """
+
+    def __init__(self, body_stop: Callable[[], BaseException | None]) -> None:
+        self.is_stopping = False
+        self.is_waiting = False
+        self.in_body = False
+        self._body_stop = body_stop
+
+    def install(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGUSR1, self._stop_body)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.is_stopping = True
+        if self.is_waiting:
+            self.is_waiting = False
+            raise Woken
+
+    def _stop_body(self, number: int, frame: FrameType | None) -> None:
+        if self.in_body and (stop := self._body_stop()):
+            self.in_body = False
+            raise stop

@@ -1,0 +1,453 @@
+"""The supervisor: keeps one worker's executors at work, and settles what they leave.
+
+One thread does it all, waiting for signals, messages and children at once; the heartbeat has a
+second one, stopped around every fork. It runs no task, and forks with no connection open.
+"""
+
+import os
+import select
+import signal
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from django.db import DatabaseError, connections, router
+from django.db.utils import InterfaceError
+
+from django_task_locks import presence, recovery
+from django_task_locks.conf import Settings, get_settings
+from django_task_locks.connections import close_connections, get_lock_manager
+from django_task_locks.events import emit
+from django_task_locks.exceptions import LockServiceUnavailable, TaskLocksError
+from django_task_locks.locks.requests import Claimant
+from django_task_locks.models import AppStatus, State, Task
+from django_task_locks.presence import Presence
+from django_task_locks.settling import settle_request
+from django_task_locks.worker.children import Child, Children, Exit, Guard
+from django_task_locks.worker.control import ControlChannel
+from django_task_locks.worker.executor import ABORTED, Executor, Orders
+from django_task_locks.worker.guard import NO_TASK, Board, now
+from django_task_locks.worker.heartbeat import Heartbeat
+from django_task_locks.worker.os_signals import SupervisorSignals
+
+_UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
+_LONGEST_ROUND = 1.0
+_STOP_GRACE = 0.5  # what a body gets to unwind before its process group is killed
+_LONGEST_DELAY = 5.0
+_CRASH_DELAY = 1.0
+
+
+class CannotStart(TaskLocksError):
+    """The worker cannot start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `manage.py task_worker` was asked for."""
+
+    name: str
+    concurrency: int = 1
+    is_name_unique: bool = False
+    orders: Orders = field(default_factory=Orders)
+
+
+@dataclass(slots=True)
+class _Stop:
+    """A body that was asked to stop, and when it is killed if it has not."""
+
+    child: Child
+    task: bytes
+    why: int
+    kill_at: float
+
+
+@dataclass(slots=True)
+class _Leftover:
+    """An ended executor whose slot is to be settled before it is used again."""
+
+    exit: Exit
+    reason: str
+    retry_at: float = 0.0
+    delay: float = 0.1
+
+
+class Supervisor:
+    """`run` returns the exit status when the worker has been asked to stop and has stopped."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._settings: Settings = get_settings()
+        self._cleanup_slot = options.concurrency
+        self._board = Board(options.concurrency + 1)
+        self._guard = Guard(self._board)
+        self._children = Children(self._board)
+        self._signals = SupervisorSignals()
+        self._generations = dict.fromkeys(range(options.concurrency), 0)
+        self._start_at = dict.fromkeys(range(options.concurrency), 0.0)
+        self._leftovers: list[_Leftover] = []
+        self._stops: dict[bytes, _Stop] = {}
+        self._is_stopping = False
+        self._is_shut_out = False
+        self._abort_at: float | None = None
+        self._give_up_at: float | None = None
+        self._burst_done: set[int] = set()
+        self._presence: Presence
+        self._heartbeat: Heartbeat
+        self._control: ControlChannel
+        self._next_look = 0.0
+        self._next_cleanup = 0.0
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Raises CannotStart when the database or Redis cannot be reached at the start."""
+        self._signals.install()
+        try:
+            self._begin()
+            emit(
+                "worker.started",
+                owner=self._presence.owner,
+                pid=os.getpid(),
+                executors=self._options.concurrency,
+            )
+            while not self._is_over():
+                self._round()
+            return self._end()
+        finally:
+            self._children.signal_all(signal.SIGKILL)
+            self._guard.stop()
+            self._signals.uninstall()
+
+    def _begin(self) -> None:
+        try:
+            get_lock_manager().owners()
+        except LockServiceUnavailable as error:
+            raise CannotStart(
+                f"{error} Start it, or see TASK_LOCKS['redis'], which is "
+                f"{self._settings.redis.rpartition('@')[2]!r}."
+            ) from error
+        try:
+            self._incarnate()
+            report = recovery.clean_predecessors(
+                self._presence.status, is_name_unique=self._options.is_name_unique
+            )
+        except (DatabaseError, InterfaceError) as error:
+            raise CannotStart(
+                f"The database cannot be used: {str(error).strip()}. See DATABASES; if it is new, "
+                "run manage.py migrate first."
+            ) from error
+        except LockServiceUnavailable as error:
+            raise CannotStart(str(error)) from error
+        for step in report.failures:
+            emit("recovery.failed", subject=step.subject, error=step.error)
+
+    def _incarnate(self) -> None:
+        """Becomes a new owner: row, lock file, heartbeat, guard's deadline, control channel."""
+        self._presence = presence.prepare(self._options.name, AppStatus.AppType.WORKER)
+        sent_at = now()
+        try:
+            presence.register(self._presence)
+        except BaseException:
+            self._presence.lock_file.remove()
+            raise
+        presence.adopt(self._presence)
+        self._heartbeat = Heartbeat(
+            self._presence, self._board, self._settings, self._wake_up
+        )
+        self._board.is_fenced = False
+        self._heartbeat.beaten(sent_at)
+        self._guard.ensure()
+        self._heartbeat.start()
+        self._control = ControlChannel(self._presence.owner, self._settings.heartbeat_interval)
+        self._next_look = now()
+        self._next_cleanup = now()
+
+    def _is_over(self) -> bool:
+        if self._children.running:
+            return False
+        if self._leftovers:
+            return self._give_up_at is not None and now() > self._give_up_at
+        return self._is_stopping or len(self._burst_done) == self._options.concurrency
+
+    def _end(self) -> int:
+        self._heartbeat.stop()
+        self._control.close()
+        problem: object = "what it left could not be settled" if self._leftovers else ""
+        if self._is_shut_out:
+            problem = "the database did not come back"
+        if not problem:
+            try:
+                presence.withdraw(self._presence)
+            except _UNAVAILABLE as error:
+                problem = error
+        if problem:
+            emit("worker.unclean_end", owner=self._presence.owner, problem=problem)
+            return 1
+        emit("worker.stopped", owner=self._presence.owner)
+        return 0
+
+    # -- one round -----------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        self._guard.ensure()
+        self._heed_signals()
+        for exit in self._children.reap():
+            self._note_exit(exit)
+        if self._heartbeat.is_lost or self._board.is_fenced:
+            self._start_over()
+            return
+        self._settle_leftovers()
+        self._kill_overdue()
+        self._look_for_cancels()
+        self._clean_up_sometimes()
+        self._fill_slots()
+        self._listen()
+
+    def _listen(self) -> None:
+        """Waits for a signal, a message or the next thing to do."""
+        watched = [self._signals.descriptor]
+        control = self._control.descriptor()
+        if control is not None:
+            watched.append(control)
+        readable, _, _ = select.select(watched, [], [], self._time_to_wait())
+        self._signals.drain()
+        if control is not None and control in readable and (message := self._control.read()):
+            self._obey(message)
+
+    def _time_to_wait(self) -> float:
+        """Until the next appointment; children that end and signals come through the pipe."""
+        appointments = [now() + _LONGEST_ROUND if self._is_busy() else now() + 5.0]
+        appointments += [stop.kill_at for stop in self._stops.values()]
+        appointments += [left.retry_at for left in self._leftovers]
+        appointments += [at for at in self._start_at.values() if at > now()]
+        if self._abort_at is not None:
+            appointments.append(self._abort_at)
+        return max(0.0, min(appointments) - now())
+
+    def _is_busy(self) -> bool:
+        return any(self._board.task(slot) != NO_TASK for slot in self._generations)
+
+    def _wake_up(self) -> None:
+        os.kill(os.getpid(), signal.SIGCHLD)  # as a child would: the pipe becomes readable
+
+    # -- messages and signals ------------------------------------------------------------------
+
+    def _obey(self, message: str) -> None:
+        word, _, argument = message.partition(" ")
+        if word == "cancel":
+            self._stop_body(UUID(argument).bytes, Board.CANCEL)
+
+    def _heed_signals(self) -> None:
+        graceful, soon = self._signals.graceful, self._signals.soon
+        if not graceful + soon:
+            return
+        if not self._is_stopping:
+            self._is_stopping = True
+            emit("worker.stopping", owner=self._presence.owner)
+        # In each round: a child that has only just been forked may not have heard it yet.
+        self._children.signal_all(signal.SIGTERM)
+        if (soon or graceful > 1) and self._abort_at is None:
+            self._abort_at = now() + self._settings.shutdown_grace
+        if self._abort_at is not None and now() >= self._abort_at:
+            for child in self._executors():
+                if (task := self._board.task(child.slot)) not in (NO_TASK, *self._stops):
+                    emit("worker.aborting", task=UUID(bytes=task))
+                    self._stop_body(task, Board.ABORT)
+            self._give_up_at = self._give_up_at or now() + self._settings.shutdown_grace + 5.0
+
+    def _executors(self) -> list[Child]:
+        return [child for child in self._children.running.values() if not child.job]
+
+    # -- stopping a body -----------------------------------------------------------------------
+
+    def _stop_body(self, task: bytes, why: int) -> None:
+        """Asks the body to end; what does not end in time is killed with all that it started."""
+        for child in self._executors():
+            if self._board.task(child.slot) == task and task not in self._stops:
+                self._board.ask_to_stop(child.slot, task, why)
+                self._stops[task] = _Stop(child, task, why, now() + _STOP_GRACE)
+                os.kill(child.pid, signal.SIGUSR1)
+
+    def _kill_overdue(self) -> None:
+        for stop in list(self._stops.values()):
+            if stop.child.pid not in self._children.running:
+                continue  # its exit is settled first, for which the reason is still needed
+            if self._board.task(stop.child.slot) != stop.task:
+                del self._stops[stop.task]
+            elif now() >= stop.kill_at:
+                stop.kill_at = now() + _STOP_GRACE
+                self._children.kill_if(stop.child, stop.task, (Board.CLAIMED, Board.BODY))
+
+    def _look_for_cancels(self) -> None:
+        """Finds by the rows what is to be canceled here: the message may have been lost."""
+        if now() < self._next_look or not self._is_busy():
+            return
+        self._next_look = now() + self._settings.heartbeat_interval
+        rows = Task.objects.using(router.db_for_write(Task)).filter(
+            app_lock=self._presence.status, state=State.CANCELING
+        )
+        try:
+            for pk in rows.values_list("pk", flat=True):
+                self._stop_body(pk.bytes, Board.CANCEL)
+        except (DatabaseError, InterfaceError):
+            connections.close_all()  # the heartbeat tells about it
+
+    # -- executors that ended ------------------------------------------------------------------
+
+    def _note_exit(self, exit: Exit) -> None:
+        child = exit.child
+        if child.job:
+            return
+        stop = next((stop for stop in self._stops.values() if stop.child is child), None)
+        reason = exit.reason
+        if stop is not None:
+            del self._stops[stop.task]
+            reason = ABORTED if stop.why == Board.ABORT else reason
+        if exit.signal or exit.status:
+            if stop is None:
+                emit("executor.died", slot=child.slot, pid=child.pid, reason=exit.reason)
+                self._start_at[child.slot] = now() + _CRASH_DELAY * (exit.status != 0)
+        elif self._options.orders.burst:
+            self._burst_done.add(child.slot)
+        self._leftovers.append(_Leftover(exit, reason))
+
+    def _settle_leftovers(self) -> None:
+        for left in list(self._leftovers):
+            if now() < left.retry_at:
+                continue
+            try:
+                self._settle(left)
+            except Exception as error:
+                if not isinstance(error, _UNAVAILABLE):
+                    emit("worker.settle_failed", slot=left.exit.child.slot, exc_info=error)
+                elif left.delay < 0.2:
+                    emit("worker.settle_failed", slot=left.exit.child.slot, error=error)
+                connections.close_all()
+                left.delay = min(left.delay * 2, _LONGEST_DELAY)
+                left.retry_at = now() + left.delay
+            else:
+                self._leftovers.remove(left)
+
+    def _settle(self, left: _Leftover) -> None:
+        """The executor and its group are gone: shut its slot out, then end what it held."""
+        child = left.exit.child
+        owner = self._presence.owner
+        ended = Claimant(
+            owner=owner, ttl=self._settings.ttl, slot=f"{child.slot}.{child.generation}"
+        )
+        for id in get_lock_manager().retire(ended):
+            settle_request(id, owner, left.reason)
+
+    def _fill_slots(self) -> None:
+        if self._is_stopping:
+            return
+        taken = {child.slot for child in self._children.running.values()}
+        taken |= {left.exit.child.slot for left in self._leftovers} | self._burst_done
+        free = [
+            slot
+            for slot, start_at in self._start_at.items()
+            if slot not in taken and start_at <= now()
+        ]
+        if not free:
+            return
+        with self._nothing_open():
+            for slot in free:
+                self._generations[slot] += 1
+                self._children.fork(slot, self._generations[slot], lambda s=slot: self._execute(s))
+
+    def _execute(self, slot: int) -> int:
+        """In the child."""
+        self._forget_supervision()
+        return Executor(
+            self._presence, slot, self._generations[slot], self._board, self._options.orders
+        ).run()
+
+    # -- clean-up ------------------------------------------------------------------------------
+
+    def _clean_up_sometimes(self) -> None:
+        """A child does it: a long clean-up must hold up neither heartbeats nor cancels."""
+        if now() < self._next_cleanup or self._is_stopping:
+            return
+        self._next_cleanup = now() + self._settings.cleanup_interval
+        if any(child.job for child in self._children.running.values()):
+            return
+        if not self._heartbeat.is_steady():
+            self._next_cleanup = now() + self._settings.heartbeat_interval
+            return
+        try:
+            leads = get_lock_manager().lead(
+                "cleanup", self._presence.owner, self._settings.cleanup_interval * 0.95
+            )
+        except LockServiceUnavailable:
+            return
+        if leads:
+            with self._nothing_open():
+                self._children.fork(self._cleanup_slot, 0, self._clean_up, job="cleanup")
+
+    def _clean_up(self) -> int:
+        """In the child."""
+        self._forget_supervision()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return 1 if recovery.clean_up().failures else 0
+
+    # -- forking -------------------------------------------------------------------------------
+
+    def _nothing_open(self) -> "_NothingOpen":
+        return _NothingOpen(self._heartbeat, self._control)
+
+    def _forget_supervision(self) -> None:
+        self._signals.uninstall()
+        self._signals.close()
+        self._guard.close_pipe()
+
+    # -- fencing -------------------------------------------------------------------------------
+
+    def _start_over(self) -> None:
+        """This incarnation may be dead to the others: nothing of it may go on. What it held is
+        settled by the next incarnation, as what any dead process left.
+        """
+        emit("worker.fenced", owner=self._presence.owner)
+        self._heartbeat.stop()
+        self._control.close()
+        self._board.deadline = 0
+        while self._children.running:
+            self._board.kill_groups()
+            self._children.reap()
+            select.select([self._signals.descriptor], [], [], 0.05)
+            self._signals.drain()
+        self._stops.clear()
+        self._leftovers.clear()
+        old = self._presence
+        old.lock_file.remove()
+        delay = 0.1
+        while True:
+            try:
+                self._incarnate()
+                break
+            except _UNAVAILABLE as error:
+                if delay < 0.2:
+                    emit("worker.unavailable", what="database", error=error)
+                connections.close_all()
+            if self._signals.graceful + self._signals.soon:
+                self._is_stopping = self._is_shut_out = True
+                return
+            select.select([self._signals.descriptor], [], [], delay)
+            self._signals.drain()
+            delay = min(delay * 2, _LONGEST_DELAY)
+        recovery.clean_incarnation(old.status, "it fenced itself")
+
+
+class _NothingOpen:
+    """No second thread and no connection, for the time of a fork."""
+
+    def __init__(self, heartbeat: Heartbeat, control: ControlChannel) -> None:
+        self._heartbeat = heartbeat
+        self._control = control
+
+    def __enter__(self) -> None:
+        self._heartbeat.stop()
+        self._control.close()
+        connections.close_all()
+        close_connections()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._heartbeat.start()

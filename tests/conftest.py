@@ -1,0 +1,66 @@
+"""The part of the fixtures that every test may use: servers, database, a clean Redis."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from django.conf import settings
+
+import django_task_locks
+from tests.support import suite
+from tests.support.servers import PostgresServer, ValkeyServer
+
+DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_server"}
+
+
+def pytest_report_header() -> list[str]:
+    database = settings.DATABASES["default"]["ENGINE"].rpartition(".")[2]
+    return [
+        f"package under test: {Path(django_task_locks.__file__).parent}",
+        f"database: {database}, redis-py: {redis.__version__}",
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if item.get_closest_marker("django_db") or fixtures & DATABASE_FIXTURES:
+            item.add_marker("database")
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """The session's Valkey. A test that stops or kills one makes its own."""
+    with suite.valkey as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The session's PostgreSQL, whatever TEST_DATABASE says."""
+    with suite.postgres as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(request: pytest.FixtureRequest) -> None:
+    """Everything that needs the database comes by here first: the servers start. No suffixes for
+    xdist: each of its processes has servers of its own."""
+    request.getfixturevalue("valkey")
+    if settings.DATABASES["default"]["ENGINE"].endswith("postgresql"):
+        request.getfixturevalue("postgres")
+
+
+@pytest.fixture
+def redis_url(valkey: ValkeyServer) -> str:
+    return valkey.url
+
+
+@pytest.fixture
+def redis_client(valkey: ValkeyServer) -> Iterator[redis.Redis]:
+    """A client of the session's Valkey, which is empty when the test begins."""
+    with valkey.client() as client:
+        client.flushall()
+        yield client

@@ -1,0 +1,96 @@
+"""What the server must hold for a given model: the Redis model of the design, as a function."""
+
+import json
+from typing import Any
+
+from django_task_locks.locks.keys import Keys
+from tests.locks.model import Model, Request
+from tests.locks.snapshot import Value
+
+
+def score(request: Request) -> int:
+    return (100 - request.priority) * 2**43 + request.arrival
+
+
+def _slot(slot: tuple[int, int] | None) -> str:
+    return f"{slot[0]}.{slot[1]}" if slot else ""
+
+
+def expected(model: Model, keys: Keys) -> dict[str, Value]:
+    """Every key but the counters and the wake markers."""
+    found: dict[str, Any] = {}
+    for request in model.in_order("waiting", "granted", "held"):
+        found[keys.request(request.id)] = {
+            "state": request.state,
+            "score": str(score(request)),
+            "owner": request.owner,
+            "queue": request.queue,
+            "lane": request.lane,
+            "slot": _slot(request.slot),
+            "claims": "1" if request.is_hold else "0",
+            "label": request.label,
+            "token": "" if request.token is None else str(request.token),
+            "x": sorted(request.exclusive),
+            "s": sorted(request.shared),
+        }
+        found.setdefault(keys.owner(request.owner), set()).add(request.id)
+        if request.state == "waiting":
+            for resource in request.exclusive:
+                found.setdefault(keys.wait_exclusive(resource), {})[request.id] = score(request)
+            for resource in request.shared:
+                found.setdefault(keys.wait_shared(resource), {})[request.id] = score(request)
+        else:
+            for resource in request.exclusive:
+                assert keys.lock(resource) not in found, "the model itself has two holders"
+                found[keys.lock(resource)] = request.id
+            for resource in request.shared:
+                found.setdefault(keys.lock(resource), set()).add(request.id)
+        if request.state == "granted":
+            found.setdefault(keys.ready(request.lane), {})[request.id] = score(request)
+        if request.state == "held" and request.was_handed_over and request.is_hold:
+            found[keys.grant(request.id)] = [str(request.token)]
+    for owner in {*model.slots, *model.generations}:
+        fields = {str(number): id for number, id in model.slots.get(owner, {}).items()}
+        for number, generation in model.generations.get(owner, {}).items():
+            fields[f"generation:{number}"] = str(generation)
+        if fields:
+            found[keys.slot(owner)] = fields
+    for owner, messages in model.messages.items():
+        found[keys.control(owner)] = messages
+    if model.owners:
+        found[keys.owners] = {owner: str(ttl) for owner, ttl in model.owners.items()}
+    if model.lanes:
+        found[keys.lanes] = {"": str(model.lanes_version), **model.lanes}
+    if model.closed:
+        found[keys.closed] = set(model.closed)
+    if model.suspects:
+        found[keys.suspects] = set(model.suspects)
+    return found
+
+
+def observed(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
+    """The snapshot in the form of `expected`: without times, counters and wake markers."""
+    found: dict[str, Any] = {}
+    for key, value in snapshot.items():
+        if key in (keys.seq, keys.token) or key.startswith(keys.wake("")):
+            continue
+        if key.startswith(keys.request("")):
+            assert isinstance(value, dict)
+            fields = dict(value)
+            assert fields.pop("since").isdigit()
+            for mode in "xs":
+                fields[mode] = list(json.loads(fields[mode]))  # Lua writes no resources as {}
+            found[key] = fields
+        elif key in (keys.closed, keys.suspects):
+            found[key] = set(value)
+        else:
+            found[key] = value
+    return found
+
+
+def lit_lanes(snapshot: dict[str, Value], keys: Keys) -> set[str]:
+    """The lanes with a wake marker, of which there is never more than one."""
+    family = keys.wake("")
+    lit = {key.removeprefix(family): value for key, value in snapshot.items() if key.startswith(family)}
+    assert all(value == {"1": 0} for value in lit.values()), lit
+    return set(lit)

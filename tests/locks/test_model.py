@@ -1,0 +1,576 @@
+"""LockManager against the model: whatever is asked of it, in whatever order and however often, the
+server holds exactly what the model says.
+
+LOCK_MODEL_EXAMPLES=5000 runs it for longer.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+
+from django_task_locks.exceptions import OwnerClosed, StaleSlot
+from django_task_locks.locks import LockManager, LockRequest
+from django_task_locks.locks.keys import Keys
+from django_task_locks.locks.requests import (
+    Blocked,
+    Claimant,
+    Claimed,
+    Ended,
+    Grant,
+    Idle,
+    Lane,
+    Lanes,
+    Waiting,
+)
+from tests.locks import layout, model
+from tests.locks.snapshot import remove_all, snapshot
+from tests.support.servers import ValkeyServer
+
+EXAMPLES = int(os.environ.get("LOCK_MODEL_EXAMPLES", "40"))
+STEPS = 60
+
+# Names that would meet if a key were put together carelessly.
+RESOURCES = ("r", "x:r", "s:r")
+LANES = (Lane(), Lane(versions={"app": "2"}), Lane(queue="other"))
+IDS = tuple("abcdefgh")
+NAMES = ("worker", "web")
+TTL = 30
+
+resources = st.sets(st.sampled_from(RESOURCES), max_size=2)
+priorities = st.sampled_from((0, 0, 0, -1, 1, 100))
+some_lanes = st.lists(st.sampled_from(LANES), unique_by=lambda lane: lane.name, min_size=1)
+
+
+class Adapter(Protocol):
+    """A manager under test: its operations by name. An async one drives its own event loop."""
+
+    def call(self, operation: str, *args: Any, **options: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class SyncAdapter:
+    def __init__(self, server: ValkeyServer, prefix: str, *, decode_responses: bool) -> None:
+        self._client = server.client(decode_responses=decode_responses)
+        self._manager = LockManager(self._client, prefix)
+
+    def call(self, operation: str, *args: Any, **options: Any) -> Any:
+        return getattr(self._manager, operation)(*args, **options)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class LockMachine(RuleBasedStateMachine):
+    """Draws operations, asks both, and compares the replies and then the server in full.
+
+    Processes die and come back as new incarnations; what is sent in the name of an earlier one, or of
+    an earlier generation of a slot, is a late message of the dead. A repeated call is asked of the
+    model a second time, too: for both of them it must be harmless.
+    """
+
+    make_adapter: Callable[[str], Adapter]
+    client: Redis
+    prefix = "model"
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        remove_all(self.client, self.prefix)
+        self.adapter = type(self).make_adapter(self.prefix)
+        self.keys = Keys(self.prefix)
+        self.model = model.Model()
+        self.incarnations = dict.fromkeys(NAMES, 1)
+        self.generations: dict[tuple[str, int], int] = {}
+        self.last_arrival = 0
+        self.last_token = 0
+        # Whatever was ever held, for late messages: id, owner, token.
+        self.tokens: list[tuple[str, str, int]] = []
+        # Lanes whose marker was taken by an executor that has not claimed since.
+        self.dark: set[str] = set()
+
+    def teardown(self) -> None:
+        self.adapter.close()
+        remove_all(self.client, self.prefix)
+
+    # -- asking both ---------------------------------------------------------------------------
+
+    def repetitions(self, data: st.DataObject) -> range:
+        """Once, or twice when the first reply was lost."""
+        return range(data.draw(st.sampled_from((1, 1, 2)), label="times sent"))
+
+    def ask(
+        self, of_model: Callable[[], Any], operation: str, *args: Any, **options: Any
+    ) -> tuple[Any, Any]:
+        """The model's answer and the manager's, None and None where both refuse."""
+        type(self).steps += 1
+        try:
+            wanted = of_model()
+        except model.Closed:
+            with pytest.raises(OwnerClosed):
+                self.adapter.call(operation, *args, **options)
+            wanted = got = None
+        except model.Stale:
+            with pytest.raises(StaleSlot):
+                self.adapter.call(operation, *args, **options)
+            wanted = got = None
+        else:
+            got = self.adapter.call(operation, *args, **options)
+        self.compare()
+        return wanted, got
+
+    def compare(self) -> None:
+        found = snapshot(self.client, self.prefix)
+        self.learn_tokens(found)
+        assert layout.observed(found, self.keys) == layout.expected(self.model, self.keys)
+        assert int(str(found.get(self.keys.seq, 0))) >= self.last_arrival
+        assert int(str(found.get(self.keys.token, 0))) >= self.last_token
+        self.compare_markers(found)
+
+    def learn_tokens(self, found: dict[str, Any]) -> None:
+        """The model knows no tokens: each new one is greater than all that were given before."""
+        new = [
+            request for request in self.model.in_order("held") if request.token is None
+        ]
+        for request in new:
+            request.token = int(found[self.keys.request(request.id)]["token"])
+            assert request.token > self.last_token
+            self.tokens.append((request.id, request.owner, request.token))
+        tokens = {request.token for request in new if request.token}
+        assert len(tokens) == len(new)
+        self.last_token = max(tokens, default=self.last_token)
+
+    def compare_markers(self, found: dict[str, Any]) -> None:
+        """A lane with something ready is lit, or else somebody is on the way to it."""
+        lit = layout.lit_lanes(found, self.keys)
+        assert lit <= {"", *self.model.lanes}
+        ready = {request.lane for request in self.model.in_order("granted")}
+        assert ready <= lit | self.dark
+        self.dark -= lit
+
+    # -- drawing -------------------------------------------------------------------------------
+
+    def draw_owner(self, data: st.DataObject) -> str:
+        name = data.draw(st.sampled_from(NAMES), label="name")
+        now = self.incarnations[name]
+        before = data.draw(st.sampled_from((0, 0, 0, 0, 1)), label="incarnations ago")
+        return f"{name}@{max(1, now - before)}"
+
+    def draw_process(self, data: st.DataObject, *, executor: bool) -> model.Process:
+        owner = self.draw_owner(data)
+        if not executor:
+            return model.Process(owner, TTL)
+        number = data.draw(st.sampled_from((0, 1)), label="slot")
+        now = self.generations.get((owner, number), 1)
+        before = data.draw(st.sampled_from((0, 0, 0, 0, 1)), label="generations ago")
+        return model.Process(owner, TTL, (number, max(1, now - before)))
+
+    def draw_id(self, data: st.DataObject, *, known: bool) -> str:
+        """One that has a request or has none, as far as there is such a one."""
+        fitting = [id for id in IDS if (id in self.model.requests) is known]
+        return data.draw(st.sampled_from(fitting or IDS), label="id")
+
+    def draw_held(self, data: st.DataObject) -> tuple[str, str, int]:
+        """A held request's id, owner and token; sometimes one that is held no more."""
+        present = [
+            (request.id, request.owner, request.token)
+            for request in self.model.in_order("held")
+            if request.token
+        ]
+        is_late = data.draw(st.sampled_from((False, False, False, True)), label="late")
+        return data.draw(
+            st.sampled_from(self.tokens if is_late or not present else present), label="held"
+        )
+
+    def draw_version(self, data: st.DataObject) -> str:
+        is_old = data.draw(st.sampled_from((False, False, False, False, True)), label="old lanes")
+        return "" if is_old else str(self.model.lanes_version)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    @rule(data=st.data(), wait=st.sampled_from((True, True, True, False)))
+    def request_for_a_task(self, data: st.DataObject, wait: bool) -> None:
+        self.request(data, self.draw_id(data, known=False), None, wait=wait)
+
+    @rule(data=st.data(), wait=st.booleans(), executor=st.booleans())
+    def request_for_a_hold(self, data: st.DataObject, wait: bool, executor: bool) -> None:
+        process = self.draw_process(data, executor=executor)
+        self.request(data, self.draw_id(data, known=False), process, wait=wait)
+
+    @precondition(lambda self: self.model.requests)
+    @rule(data=st.data(), wait=st.booleans(), hold=st.booleans())
+    def request_again(self, data: st.DataObject, wait: bool, hold: bool) -> None:
+        """A known id is answered with its state, whatever else is asked."""
+        process = self.draw_process(data, executor=True) if hold else None
+        self.request(data, self.draw_id(data, known=True), process, wait=wait)
+
+    def request(
+        self, data: st.DataObject, id: str, process: model.Process | None, *, wait: bool
+    ) -> None:
+        exclusive = data.draw(resources, label="exclusive")
+        shared = data.draw(resources, label="shared")
+        priority = data.draw(priorities, label="priority")
+        lane = data.draw(st.sampled_from(LANES), label="lane")
+        asked = LockRequest(
+            id=id,
+            exclusive=tuple(exclusive),
+            shared=tuple(shared),
+            priority=priority,
+            lane=lane,
+            claimant=claimant(process) if process else None,
+            label=f"label of {id}",
+        )
+        for _ in self.repetitions(data):
+            arrival = int(self.client.get(self.keys.seq) or 0) + 1
+            is_new = id not in self.model.requests
+            in_the_model = model.Request(
+                id=id,
+                exclusive=frozenset(exclusive),
+                shared=frozenset(shared - exclusive),
+                priority=priority,
+                queue=lane.queue,
+                lane=lane.name,
+                lane_description=lane.description,
+                process=process,
+                label=f"label of {id}",
+            )
+            wanted, got = self.ask(
+                partial(self.model.request, in_the_model, arrival, wait=wait),
+                "request" if wait else "try_request",
+                asked,
+            )
+            if wanted in ("granted", "held"):
+                assert got == Grant(id, self.model.requests[id].token)
+            elif wanted == "waiting":
+                assert got == Waiting(id)
+            elif wanted == "blocked":
+                self.check_blockers(got, in_the_model)
+            if is_new and id in self.model.requests:
+                self.last_arrival = arrival
+
+    def check_blockers(self, got: Any, request: model.Request) -> None:
+        assert isinstance(got, Blocked)
+        assert got.id == request.id
+        assert got.blockers
+        in_the_way = {other.id: other for other in self.model.in_the_way_of(request)}
+        for blocker in got.blockers:
+            other = in_the_way[blocker.id]
+            assert blocker.resource in request.exclusive | request.shared
+            named = other.exclusive if blocker.mode == "exclusive" else other.shared
+            assert blocker.resource in named
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """By anybody, whatever its state."""
+        self.release(data, self.draw_id(data, known=True))
+
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        """By its owner, mostly; or by one whose time is over."""
+        id, owner, token = self.draw_held(data)
+        self.release(data, id, owner=owner, token=token)
+
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        """By an owner that knows no token: of a hold that waits, or of a task that nobody claimed."""
+        owners = [self.draw_owner(data), "queue/default"]
+        owner = data.draw(st.sampled_from(owners), label="owner")
+        self.release(data, self.draw_id(data, known=True), owner=owner)
+
+    def release(
+        self, data: st.DataObject, id: str, *, owner: str = "", token: int | None = None
+    ) -> None:
+        for _ in self.repetitions(data):
+            wanted, got = self.ask(
+                partial(self.model.release, id, owner, token),
+                "release",
+                id,
+                owner=owner,
+                token=token,
+            )
+            assert got == Ended(*wanted)
+
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data())
+    def requeue(self, data: st.DataObject) -> None:
+        id, owner, token = self.draw_held(data)
+        for _ in self.repetitions(data):
+            wanted, got = self.ask(
+                partial(self.model.requeue, id, owner, token),
+                "requeue",
+                id,
+                owner=owner,
+                token=token,
+            )
+            assert got == Ended(*wanted)
+
+    # -- executors -----------------------------------------------------------------------------
+
+    @rule(data=st.data(), lanes=some_lanes)
+    def claim(self, data: st.DataObject, lanes: list[Lane]) -> None:
+        process = self.draw_process(data, executor=True)
+        version = self.draw_version(data)
+        for _ in self.repetitions(data):
+            self.claim_as(process, version, [lane.name for lane in lanes])
+
+    def claim_as(self, process: model.Process, version: str, lanes: list[str]) -> None:
+        wanted, got = self.ask(
+            partial(self.model.claim, process, int(version or -1), lanes),
+            "claim",
+            claimant(process),
+            version,
+            lanes,
+        )
+        self.check_claim(wanted, got, process, lanes)
+
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data(), lanes=some_lanes)
+    def advance(self, data: st.DataObject, lanes: list[Lane]) -> None:
+        process = self.draw_process(data, executor=True)
+        version = self.draw_version(data)
+        names = [lane.name for lane in lanes]
+        id, _, token = self.draw_held(data)
+        assert process.slot
+        held = self.model.slots.get(process.owner, {}).get(process.slot[0])
+        if held and data.draw(st.sampled_from((True, True, False)), label="in good order"):
+            id, token = held, self.model.requests[held].token or 0
+        for _ in self.repetitions(data):
+            wanted, got = self.ask(
+                partial(self.model.advance, process, int(version or -1), names, id, token),
+                "advance",
+                claimant(process),
+                version,
+                names,
+                id=id,
+                token=token,
+            )
+            self.check_claim(wanted, got, process, names)
+
+    def check_claim(
+        self, wanted: str | None, got: Any, process: model.Process, lanes: list[str]
+    ) -> None:
+        if wanted is None:
+            return
+        if wanted == "lanes":
+            listed = {lane.name: lane for lane in LANES if lane.name in self.model.lanes}
+            assert got == Lanes(str(self.model.lanes_version), listed)
+        elif wanted == "idle":
+            assert got == Idle()
+            self.dark.difference_update(lanes)
+        else:
+            token = self.model.requests[wanted].token
+            assert got == Claimed(wanted, token or 0)
+            self.dark.difference_update(lanes)
+
+    @rule(data=st.data(), lanes=some_lanes)
+    def wait_for_ready(self, data: st.DataObject, lanes: list[Lane]) -> None:
+        """An idle executor takes a marker, and then claims, or dies before."""
+        names = [lane.name for lane in lanes]
+        process = self.draw_process(data, executor=True)
+        before = layout.lit_lanes(snapshot(self.client, self.prefix), self.keys)
+        if not before & {"", *names} or self.is_busy(process):
+            return
+        assert self.adapter.call("wait_for_ready", names, 5) is True
+        taken = before - layout.lit_lanes(snapshot(self.client, self.prefix), self.keys)
+        assert len(taken) == 1
+        self.dark |= taken
+        self.compare()
+        if data.draw(st.sampled_from((True, True, True, False)), label="lives on"):
+            self.claim_as(process, str(self.model.lanes_version), names)
+
+    def is_busy(self, process: model.Process) -> bool:
+        assert process.slot
+        return process.slot[0] in self.model.slots.get(process.owner, {})
+
+    @rule(data=st.data())
+    def retire(self, data: st.DataObject) -> None:
+        process = self.draw_process(data, executor=True)
+        assert process.slot
+        number, generation = process.slot
+        for _ in self.repetitions(data):
+            wanted, got = self.ask(
+                lambda: self.model.retire(process), "retire", claimant(process)
+            )
+            assert set(got) == wanted
+            assert len(got) == len(wanted)
+        slot = (process.owner, number)
+        self.generations[slot] = max(self.generations.get(slot, 1), generation + 1)
+
+    # -- processes -----------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def retire(self, data: st.DataObject) -> None:
+        process = self.draw_process(data, executor=True)
+        assert process.slot
+        number, generation = process.slot
+        for _ in self.repetitions(data):
+            wanted, got = self.ask(
+                partial(self.model.retire, process), "retire", claimant(process)
+            )
+            assert set(got) == wanted
+            assert len(got) == len(wanted)
+        slot = (process.owner, number)
+        self.generations[slot] = max(self.generations.get(slot, 1), generation + 1)
+
+    @rule(data=st.data(), is_declared_missing=st.booleans())
+    def die(self, data: st.DataObject, is_declared_missing: bool) -> None:
+        """The process is gone, whatever it held, and another goes by its name."""
+        name = data.draw(st.sampled_from(NAMES), label="name")
+        if is_declared_missing:
+            self.close_owner(data, f"{name}@{self.incarnations[name]}")
+        self.incarnations[name] += 1
+
+    @rule(
+        data=st.data(),
+        of_process=st.sampled_from(
+            (
+                "beat",
+                "close_owner",
+                "release_owner",
+                "forget_owner",
+                "forget_entry",
+                "suspect",
+                "send",
+            )
+        ),
+    )
+    def process(self, data: st.DataObject, of_process: str) -> None:
+        """Clean-up, mostly of those that are gone; in any order."""
+        name = data.draw(st.sampled_from(NAMES), label="name")
+        alive = data.draw(st.sampled_from((0, 0, 1)), label="alive")
+        owner = f"{name}@{max(1, self.incarnations[name] - 1 + alive)}"
+        getattr(self, of_process)(data, owner)
+
+    def beat(self, data: st.DataObject, owner: str) -> None:
+        for _ in self.repetitions(data):
+            if owner not in self.model.closed:
+                self.dark.clear()
+            self.ask(partial(self.model.beat, owner, TTL), "beat", owner, TTL)
+
+    def close_owner(self, data: st.DataObject, owner: str) -> None:
+        for _ in self.repetitions(data):
+            wanted, got = self.ask(partial(self.model.close_owner, owner), "close_owner", owner)
+            assert set(got) == wanted
+
+    def release_owner(self, data: st.DataObject, owner: str) -> None:
+        batch = data.draw(st.sampled_from((1, 2, 500)), label="batch")
+        for _ in self.repetitions(data):
+            wanted, got = self.ask(
+                partial(self.model.release_owner, owner), "release_owner", owner, batch
+            )
+            assert got == wanted
+
+    def forget_owner(self, data: st.DataObject, owner: str) -> None:
+        for _ in self.repetitions(data):
+            if not self.model.registry(owner):
+                self.dark.clear()
+            wanted, got = self.ask(partial(self.model.forget_owner, owner), "forget_owner", owner)
+            assert got == wanted
+
+    def forget_entry(self, data: st.DataObject, owner: str) -> None:
+        id = self.draw_id(data, known=True)
+        for _ in self.repetitions(data):
+            wanted, got = self.ask(
+                partial(self.model.forget_entry, id, owner), "forget_entry", id, owner
+            )
+            assert got is wanted
+
+    def suspect(self, data: st.DataObject, owner: str) -> None:
+        for _ in self.repetitions(data):
+            wanted, (seconds, ttl) = self.ask(partial(self.model.suspect, owner), "suspect", owner)
+            assert seconds >= 0
+            assert ttl == wanted
+
+    def send(self, data: st.DataObject, owner: str) -> None:
+        self.ask(partial(self.model.send, owner, "cancel"), "send", owner, "cancel")
+
+    # -- looking -------------------------------------------------------------------------------
+
+    @rule(data=st.data(), resource=st.sampled_from(RESOURCES))
+    def look(self, data: st.DataObject, resource: str) -> None:
+        self.inspect_request(self.draw_id(data, known=True))
+        self.inspect_resource(resource)
+        assert self.adapter.call("owners") == self.model.owners
+        for owner in {*self.model.owners, "queue/default"}:
+            assert self.adapter.call("registry", owner) == self.model.registry(owner)
+        assert self.adapter.call("known", IDS) == set(self.model.requests)
+
+    def inspect_request(self, id: str) -> None:
+        found = self.adapter.call("inspect_request", id)
+        request = self.model.requests.get(id)
+        if request is None:
+            assert found is None
+            return
+        assert (found.state, found.owner, found.lane) == (request.state, request.owner, request.lane)
+        assert (set(found.exclusive), set(found.shared)) == (request.exclusive, request.shared)
+        assert (found.token, found.score) == (request.token, layout.score(request))
+        in_the_way = {other.id: other for other in self.model.in_the_way_of(request)}
+        assert bool(found.blockers) == (request.state == "waiting")
+        for blocker in found.blockers:
+            other = in_the_way[blocker.id]
+            assert (blocker.state, blocker.owner) == (other.state, other.owner)
+
+    def inspect_resource(self, resource: str) -> None:
+        found = self.adapter.call("inspect_resource", resource)
+        wanting = [
+            request
+            for request in self.model.in_order("waiting", "granted", "held")
+            if resource in request.exclusive | request.shared
+        ]
+        waiters = [request.id for request in wanting if request.state == "waiting"]
+        holders = {request.id for request in wanting if request.state != "waiting"}
+        assert {holder.id for holder in found.holders} == holders
+        assert [waiter.id for waiter in found.waiters] == waiters
+        assert found.holder_count == len(holders)
+        assert found.exclusive_waiter_count + found.shared_waiter_count == len(waiters)
+
+
+def claimant(process: model.Process) -> Claimant:
+    slot = f"{process.slot[0]}.{process.slot[1]}" if process.slot else ""
+    return Claimant(owner=process.owner, ttl=process.ttl, slot=slot)
+
+
+@contextmanager
+def machine_for(
+    client: Redis, make_adapter: Callable[[str], Adapter]
+) -> Iterator[type[LockMachine]]:
+    """A machine class of its own for each manager; its `steps` are counted over the run."""
+    yield type(
+        "Machine", (LockMachine,), {"client": client, "make_adapter": staticmethod(make_adapter)}
+    )
+
+
+@pytest.mark.parametrize("decode_responses", [False, True])
+def test_the_manager_does_what_the_model_does(
+    valkey: ValkeyServer, redis_client: Redis, decode_responses: bool
+) -> None:
+    def make_adapter(prefix: str) -> Adapter:
+        return SyncAdapter(valkey, prefix, decode_responses=decode_responses)
+
+    with machine_for(redis_client, make_adapter) as machine:
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=EXAMPLES,
+                stateful_step_count=STEPS,
+                deadline=None,
+                phases=set(Phase) - {Phase.explain},  # it traces every line, for minutes
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    assert machine.steps > 0
+    print(machine.steps)

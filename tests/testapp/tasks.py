@@ -1,0 +1,127 @@
+"""Bodies of tasks; each records when it began and ended."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from django.db import transaction
+
+from django_task_locks import current_task, dispatch
+from tests.testapp.models import Book, Run
+
+
+@contextmanager
+def recorded(label: str) -> Iterator[Run]:
+    task = current_task()
+    run = Run.objects.create(
+        task_id=task.pk if task else None, label=label, pid=os.getpid(), began=time.monotonic()
+    )
+    try:
+        yield run
+    finally:
+        Run.objects.filter(pk=run.pk).update(ended=time.monotonic())
+
+
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+def record(label: str = "", seconds: float = 0.0) -> str:
+    with recorded(label):
+        time.sleep(seconds)
+    return label
+
+
+def record_until(label: str, path: str) -> None:
+    """Runs until a file appears."""
+    with recorded(label):
+        while not Path(path).exists():
+            time.sleep(0.01)
+
+
+def burn(label: str, seconds: float) -> None:
+    """Holds the processor, and hardly ever lets go of the interpreter."""
+    with recorded(label):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            sum(range(100_000))
+
+
+def stubborn(label: str, seconds: float) -> None:
+    """Does not let itself be stopped by any exception."""
+    with recorded(label):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                time.sleep(0.05)
+            except BaseException:  # noqa: S110
+                pass
+
+
+def with_subprocess(label: str, path: str) -> None:
+    """Starts a process that touches a file again and again, and waits for it."""
+    code = (
+        "import pathlib, sys, time\n"
+        "while True: pathlib.Path(sys.argv[1]).write_text(str(time.monotonic())); time.sleep(.02)"
+    )
+    with recorded(label):
+        subprocess.run([sys.executable, "-c", code, path], check=True)
+
+
+def fail(message: str) -> None:
+    raise ValueError(message)
+
+
+def leave(status: int) -> None:
+    sys.exit(status)
+
+
+def vanish(status: int) -> None:
+    """Ends the process without a word."""
+    os._exit(status)
+
+
+def kill_self(number: int = signal.SIGKILL) -> None:
+    with recorded("kill_self"):
+        os.kill(os.getpid(), number)
+        time.sleep(10)
+
+
+def return_object() -> object:
+    return object()
+
+
+def leave_transaction_open() -> None:
+    transaction.set_autocommit(False)
+    Book.objects.create(title="never to be seen")
+
+
+def write_book(title: str, *, then_fail: bool = False) -> int:
+    book = Book.objects.create(title=title)
+    if then_fail:
+        raise ValueError("after writing")
+    return book.pk
+
+
+def nested(label: str, shared: list[str]) -> dict[str, Any]:
+    """Dispatches an immediate task on the resources that it shares itself."""
+    with recorded(label):
+        inner = dispatch(record, [f"{label} inside"], shared=shared, immediate=True, deferred=False)
+        return {"inner": str(inner.pk), "state": inner.state}
+
+
+async def arecord(label: str, seconds: float = 0.0) -> str:
+    task = current_task()
+    run = await Run.objects.acreate(
+        task_id=task.pk if task else None, label=label, pid=os.getpid(), began=time.monotonic()
+    )
+    await asyncio.sleep(seconds)
+    await Run.objects.filter(pk=run.pk).aupdate(ended=time.monotonic())
+    return label
