@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -52,7 +52,8 @@ def _redis(value: Any) -> str | None:
         return problem
     scheme = urlsplit(value).scheme if "://" in value else None
     if scheme is not None and scheme not in URL_SCHEMES:
-        return f"an alias of CACHES or a URL of {', '.join(f'{s}://' for s in URL_SCHEMES)} is accepted"
+        schemes = ", ".join(f"{scheme}://" for scheme in URL_SCHEMES)
+        return f"an alias of CACHES or a URL of {schemes} is accepted"
     return None
 
 
@@ -60,7 +61,7 @@ def _prefix(value: Any) -> str | None:
     try:
         Keys(value)
     except (ValueError, TypeError):
-        return "1 to 64 letters, digits or any of _ . : / @ - are accepted"
+        return "1 to 64 letters, digits or any of _.:/@- are accepted"
     return None
 
 
@@ -89,7 +90,6 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "immediate_time_limit": _seconds(0.001, 86_400, optional=True),
     "run_dir": _path,
 }
-assert set(_CHECKS) == {field.name for field in fields(Settings)}
 
 
 def _completed(given: Mapping[str, Any]) -> Settings:

@@ -98,7 +98,7 @@ def _cache_parameters(alias: str) -> tuple[str, dict[str, Any]]:
         backend = caches[alias]
     except InvalidCacheBackendError:
         raise ImproperlyConfigured(
-            f"TASK_LOCKS['redis'] is {alias!r}: CACHES has no such alias; name one with the backend "
+            f"TASK_LOCKS['redis'] is {alias!r}: CACHES has no such alias; name one with backend "
             "django_redis.cache.RedisCache, or give a URL such as redis://host:6379/0"
         ) from None
     client = getattr(backend, "client", None)

@@ -71,29 +71,39 @@ def dispatch(
 
     Raises InvalidTask or InvalidResource before anything is written.
     """
-    task = _prepared(
+    order = _Order(
         func, args, kwargs, exclusive, shared, immediate, deferred, queue, priority, task_group,
         on_worker_loss, max_attempts,
     )  # fmt: skip
-    if immediate:
-        run = _acquired(task)
-        return run.here() if run else task
-    return _queued(task)
+    return _dispatched(order.task())
 
 
 async def adispatch(
     func: Function,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    **options: Any,
+    *,
+    exclusive: Any = (),
+    shared: Any = (),
+    immediate: bool = False,
+    deferred: bool = True,
+    queue: str = "default",
+    priority: int = 0,
+    task_group: TaskGroup | None = None,
+    on_worker_loss: str = "fail",
+    max_attempts: int = 1,
 ) -> Task:
-    """As `dispatch`, with the same options. An immediate coroutine function runs in this event loop.
+    """As `dispatch`. An immediate coroutine function runs in this event loop.
 
     Canceled while it waits or runs, an immediate task is recorded as canceled and released.
     """
-    if not options.get("immediate") or not iscoroutinefunction(_resolved(func)[1]):
-        return await sync_to_async(dispatch)(func, args, kwargs, **options)
-    task = await sync_to_async(_prepared_from_options)(func, args, kwargs, **options)
+    order = _Order(
+        func, args, kwargs, exclusive, shared, immediate, deferred, queue, priority, task_group,
+        on_worker_loss, max_attempts,
+    )  # fmt: skip
+    task = await sync_to_async(order.task)()
+    if not immediate or not iscoroutinefunction(execution.load_function(task.name)):
+        return await sync_to_async(_dispatched)(task)
     acquiring = asyncio.ensure_future(sync_to_async(_acquired)(task))
     try:
         run = await asyncio.shield(acquiring)
@@ -158,7 +168,7 @@ def send_request(task: Task) -> None:
 # -- dispatching -----------------------------------------------------------------------------------
 
 
-def _resolved(func: Function) -> tuple[str, Callable[..., Any]]:
+def _resolved(func: Any) -> tuple[str, Callable[..., Any]]:
     """The dotted path and the function itself, of either."""
     if isinstance(func, str):
         try:
@@ -181,87 +191,87 @@ def _resolved(func: Function) -> tuple[str, Callable[..., Any]]:
     return name, func
 
 
-def _prepared(
-    func: Function,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    exclusive: Any,
-    shared: Any,
-    immediate: bool,
-    deferred: bool,
-    queue: str,
-    priority: int,
-    task_group: TaskGroup | None,
-    on_worker_loss: str,
-    max_attempts: int,
-) -> Task:
-    name, _ = _resolved(func)
-    if len(name) > 255:
-        raise InvalidTask(f"function {name!r}: a dotted path of up to 255 characters is accepted")
-    if not isinstance(args, list | tuple):
-        raise InvalidTask(f"args {args!r} of {name}: a list or tuple is accepted")
-    if not isinstance(kwargs, Mapping | None):
-        raise InvalidTask(f"kwargs {kwargs!r} of {name}: a dict or None is accepted")
-    for what, value in (("args", list(args)), ("kwargs", dict(kwargs or {}))):
-        if problem := payloads.problem(value):
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The arguments of a dispatch; `task` checks them all and writes nothing."""
+
+    func: Any
+    args: Any
+    kwargs: Any
+    exclusive: Any
+    shared: Any
+    immediate: Any
+    deferred: Any
+    queue: Any
+    priority: Any
+    task_group: Any
+    on_worker_loss: Any
+    max_attempts: Any
+
+    def task(self) -> Task:
+        name, _ = _resolved(self.func)
+        if len(name) > 255:
+            raise InvalidTask(f"function {name!r}: a path of up to 255 characters is accepted")
+        self._check_arguments(name)
+        self._check_options(name)
+        exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
+        return Task(
+            name=name,
+            args=list(self.args),
+            kwargs=dict(self.kwargs or {}),
+            exclusive=list(exclusive),
+            shared=list(shared),
+            immediate=bool(self.immediate),
+            deferred=bool(self.deferred),
+            queue=validated_queue(self.queue),
+            priority=validated_priority(self.priority),
+            task_group=self.task_group,
+            on_worker_loss=self.on_worker_loss,
+            max_attempts=self.max_attempts,
+            parent_task=current_task(),
+            created_at=timezone.now(),
+        )
+
+    def _check_arguments(self, name: str) -> None:
+        if not isinstance(self.args, list | tuple):
+            raise InvalidTask(f"args {self.args!r} of {name}: a list or tuple is accepted")
+        if not isinstance(self.kwargs, Mapping | None):
+            raise InvalidTask(f"kwargs {self.kwargs!r} of {name}: a dict or None is accepted")
+        for what, value in (("args", list(self.args)), ("kwargs", dict(self.kwargs or {}))):
+            if problem := payloads.problem(value):
+                raise InvalidTask(
+                    f"{what} {value!r} of {name}: {problem}; values that JSON can hold are accepted"
+                )
+
+    def _check_options(self, name: str) -> None:
+        if not self.immediate and not self.deferred:
             raise InvalidTask(
-                f"{what} {value!r} of {name}: {problem}; values that JSON can hold are accepted"
+                f"immediate=False and deferred=False leave no way to run {name}: give one of them"
             )
-    if not immediate and not deferred:
-        raise InvalidTask(
-            f"immediate=False and deferred=False leave no way to run {name}: give one of them"
-        )
-    if on_worker_loss not in OnWorkerLoss.values:
-        raise InvalidTask(
-            f"on_worker_loss {on_worker_loss!r} of {name}: "
-            f"{' or '.join(map(repr, OnWorkerLoss.values))} is accepted"
-        )
-    if isinstance(max_attempts, bool) or not (
-        isinstance(max_attempts, int) and 1 <= max_attempts <= 32_767
-    ):
-        raise InvalidTask(
-            f"max_attempts {max_attempts!r} of {name}: a whole number from 1 to 32,767 is accepted"
-        )
-    if task_group is not None and (not isinstance(task_group, TaskGroup) or task_group._state.adding):
-        raise InvalidTask(f"task_group {task_group!r} of {name}: a saved TaskGroup is accepted")
-    names = normalized(resource_names(exclusive), resource_names(shared))
-    return Task(
-        name=name,
-        args=list(args),
-        kwargs=dict(kwargs or {}),
-        exclusive=list(names[0]),
-        shared=list(names[1]),
-        immediate=bool(immediate),
-        deferred=bool(deferred),
-        queue=validated_queue(queue),
-        priority=validated_priority(priority),
-        task_group=task_group,
-        on_worker_loss=on_worker_loss,
-        max_attempts=max_attempts,
-        parent_task=current_task(),
-        created_at=timezone.now(),
-    )
+        if self.on_worker_loss not in OnWorkerLoss.values:
+            raise InvalidTask(
+                f"on_worker_loss {self.on_worker_loss!r} of {name}: "
+                f"{' or '.join(map(repr, OnWorkerLoss.values))} is accepted"
+            )
+        attempts = self.max_attempts
+        if (
+            isinstance(attempts, bool)
+            or not isinstance(attempts, int)
+            or not 1 <= attempts <= 32_767
+        ):
+            raise InvalidTask(
+                f"max_attempts {attempts!r} of {name}: a whole number from 1 to 32,767 is accepted"
+            )
+        group = self.task_group
+        if group is not None and (not isinstance(group, TaskGroup) or group._state.adding):
+            raise InvalidTask(f"task_group {group!r} of {name}: a saved TaskGroup is accepted")
 
 
-def _prepared_from_options(
-    func: Function,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    *,
-    exclusive: Any = (),
-    shared: Any = (),
-    immediate: bool = False,
-    deferred: bool = True,
-    queue: str = "default",
-    priority: int = 0,
-    task_group: TaskGroup | None = None,
-    on_worker_loss: str = "fail",
-    max_attempts: int = 1,
-) -> Task:
-    return _prepared(
-        func, args, kwargs, exclusive, shared, immediate, deferred, queue, priority, task_group,
-        on_worker_loss, max_attempts,
-    )  # fmt: skip
+def _dispatched(task: Task) -> Task:
+    if not task.immediate:
+        return _queued(task)
+    run = _acquired(task)
+    return run.here() if run else task
 
 
 def _lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:
@@ -368,9 +378,11 @@ def _acquired(task: Task) -> _ImmediateRun | None:
     except LockServiceUnavailable:
         # It may have been granted all the same.
         releasing.release(id, owner=present.owner)
-        return _not_run(task, "Lock service unavailable.")
+        _not_run(task, "Lock service unavailable.")
+        return None
     if not isinstance(outcome, Grant) or outcome.token is None:
-        return _not_run(task, "Resources temporarily unavailable.")
+        _not_run(task, "Resources temporarily unavailable.")
+        return None
     try:
         alias = router.db_for_write(Task)
         if transaction.get_connection(alias).in_atomic_block:
@@ -379,7 +391,7 @@ def _acquired(task: Task) -> _ImmediateRun | None:
         task.app_lock = present.status
         task.worker_name = present.status.name
         task.lock_token = outcome.token
-        task.started_at = DatabaseNow()  # type: ignore[assignment]
+        task.started_at = DatabaseNow()
         _insert(task)
         task.__dict__.pop("started_at", None)
     except BaseException:
@@ -395,7 +407,7 @@ def _not_run(task: Task, why: str) -> None:
         return
     task.state = State.CANCELED
     task.error = reason(why)
-    task.finished_at = DatabaseNow()  # type: ignore[assignment]
+    task.finished_at = DatabaseNow()
     _insert(task)
     task.__dict__.pop("finished_at", None)
     task.announce(State.WAITING)

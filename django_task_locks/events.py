@@ -84,7 +84,9 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     shown = str(value)
-    return shown if shown and not any(c.isspace() or c in '"=' for c in shown) else json.dumps(shown)
+    return (
+        shown if shown and not any(c.isspace() or c in '"=' for c in shown) else json.dumps(shown)
+    )
 
 
 def emit(name: str, /, *, exc_info: bool | BaseException = False, **fields: object) -> None:

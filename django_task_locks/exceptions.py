@@ -21,7 +21,7 @@ class InvalidTransition(TaskLocksError):
 
 
 class LockServiceUnavailable(TaskLocksError):
-    """The lock service (Redis or Valkey) does not answer; whether the call took effect is unknown."""
+    """The lock service (Redis or Valkey) cannot serve; what was asked of it may have happened."""
 
 
 class ForeignValue(TaskLocksError):

@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
 
 if TYPE_CHECKING:
-    from django_task_locks.models import AppStatus, Task
+    from django_task_locks.models import AppStatus, Task  # noqa: F401 - Task: as a text below
 
 
 class DatabaseNow(Now):
@@ -19,10 +19,10 @@ class DatabaseNow(Now):
 
     def as_mysql(
         self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any
-    ) -> tuple[str, list[Any]]:
+    ) -> tuple[str, tuple[str | int, ...]]:
         # CURRENT_TIMESTAMP is local to the session's time zone on MySQL and MariaDB.
         sql, params = self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **extra)
-        return sql, list(params)
+        return sql, tuple(params)
 
 
 class ThisProcess:
@@ -51,8 +51,8 @@ class AppStatusQuerySet(models.QuerySet["AppStatus"]):
 class TaskQuerySet(models.QuerySet["Task"]):
     def incomplete(self) -> "TaskQuerySet":
         """Tasks without a final state."""
-        return self.filter(state__in=self.model.State.incomplete())
+        return self.filter(state__in=("waiting", "running", "canceling"))
 
     def owned(self) -> "TaskQuerySet":
         """Tasks that a process runs."""
-        return self.filter(state__in=self.model.State.owned())
+        return self.filter(state__in=("running", "canceling"))

@@ -12,7 +12,6 @@ from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.ids import uuid7
 from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, TaskQuerySet
 
-
 if TYPE_CHECKING:
     _TextField = models.TextField[Any, Any]
 else:
@@ -23,6 +22,10 @@ class NamesField(_TextField):
     """Resource names as a JSON list in a text column, which takes any character on any database
     (a JSON column of PostgreSQL refuses NUL). Questions about resources are the lock manager's.
     """
+
+    if TYPE_CHECKING:
+        _pyi_private_set_type: Any
+        _pyi_private_get_type: list[str]  # type: ignore[assignment]
 
     def from_db_value(self, value: str | None, *args: Any) -> list[str]:
         return json.loads(value) if value else []
@@ -119,9 +122,6 @@ class Task(models.Model):
     raised and nothing has changed. `signals.task_state_changed` follows its commit.
     """
 
-    State = State
-    OnWorkerLoss = OnWorkerLoss
-
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=255)
     args = models.JSONField(default=list, blank=True)
@@ -211,7 +211,6 @@ class Task(models.Model):
         sources: Iterable[State] = (State.RUNNING,),
     ) -> None:
         """To a final state, by whoever may decide for the claim with this token."""
-        assert state.is_final
         self._change(
             list(sources),
             state,
@@ -253,9 +252,7 @@ class Task(models.Model):
         token used. False if the row is not waiting, or knows this token or a newer one.
         """
         return bool(
-            self._rows()
-            .filter(state=State.WAITING, lock_token__lt=token)
-            .update(lock_token=token)
+            self._rows().filter(state=State.WAITING, lock_token__lt=token).update(lock_token=token)
         )
 
     def _rows(self) -> TaskQuerySet:
@@ -292,6 +289,11 @@ class Task(models.Model):
             using=router.db_for_write(Task, instance=self),
             robust=True,
         )
+
+
+# Where applications expect them.
+Task.State = State  # type: ignore[attr-defined]
+Task.OnWorkerLoss = OnWorkerLoss  # type: ignore[attr-defined]
 
 
 def reason(message: str) -> dict[str, str]:

@@ -43,9 +43,7 @@ class Presence:
 
     @property
     def claimant(self) -> Claimant:
-        return Claimant(
-            owner=self.owner, ttl=self.status.ttl.total_seconds(), slot=self.slot
-        )
+        return Claimant(owner=self.owner, ttl=self.status.ttl.total_seconds(), slot=self.slot)
 
 
 def default_name() -> str:
@@ -70,8 +68,8 @@ def prepare(name: str, app_type: str) -> Presence:
         lock_file = LockFile(settings.run_dir, status.owner)
     except OSError as error:
         raise ImproperlyConfigured(
-            f"TASK_LOCKS['run_dir'] is {settings.run_dir!r}: the lock file of this process cannot be "
-            f"made there ({error}); name a directory that this process may write"
+            f"TASK_LOCKS['run_dir'] is {settings.run_dir!r}: the lock file of this process cannot "
+            f"be made there ({error}); name a directory that this process may write"
         ) from error
     status.lock_file = str(lock_file.path)
     return Presence(status, lock_file)
@@ -80,7 +78,7 @@ def prepare(name: str, app_type: str) -> Presence:
 def register(presence: Presence) -> None:
     """Writes the row; its first heartbeat is now. Repeatable."""
     status = presence.status
-    status.started_at = status.last_heartbeat = DatabaseNow()  # type: ignore[assignment]
+    status.started_at = status.last_heartbeat = DatabaseNow()
     try:
         status.save(using=_alias(), force_insert=True)
     except IntegrityError:

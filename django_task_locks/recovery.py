@@ -211,8 +211,8 @@ def _plan_owner(owner: str, pk: UUID | None, report: Report) -> None:
         with report.step("task", str(task.pk), owner, MISSING, _task_action(task)):
             pass
     for id in sorted(get_lock_manager().registry(owner)):
-        task = find_task(id)
-        action = "requeue" if task is not None and task.state == State.WAITING else "release"
+        found = find_task(id)
+        action = "requeue" if found and found.state == State.WAITING else "release"
         with report.step("request", id, owner, "registered by a dead process", action):
             pass
 

@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from django.db import transaction
 
@@ -40,30 +41,31 @@ Sink = Callable[[Release], bool]
 class _State:
     """Of this process; a forked child starts with none of it."""
 
-    lock = threading.Lock()
-    pending: deque[Release] = deque()
-    thread: threading.Thread | None = None
-    sink: Sink | None = None
+    lock: ClassVar[threading.Lock] = threading.Lock()
+    pending: ClassVar[deque[Release]] = deque()
+    thread: ClassVar[threading.Thread | None] = None
+    sinks: ClassVar[list[Sink]] = []
 
     @classmethod
     def forget_in_child(cls) -> None:
         cls.lock = threading.Lock()
         cls.pending = deque()
-        cls.thread = cls.sink = None
+        cls.thread = None
+        cls.sinks = []
 
 
 os.register_at_fork(after_in_child=_State.forget_in_child)
 
 
-def set_sink(sink: Sink | None) -> None:
-    """A sink that returns True has taken the release upon itself (a worker's next step)."""
-    _State.sink = staticmethod(sink) if sink else None  # type: ignore[assignment]
+def add_sink(sink: Sink) -> None:
+    """A sink that returns True has taken a release upon itself (an executor's next step)."""
+    _State.sinks.append(sink)
 
 
 def release(id: str, token: int | None = None, owner: str = "") -> None:
     """Releases; never raises for a lock service that is away."""
     item = Release(id, token, owner)
-    if _State.sink and _State.sink(item):
+    if any(sink(item) for sink in _State.sinks):
         return
     try:
         item.send()

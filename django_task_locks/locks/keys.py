@@ -44,7 +44,7 @@ class Keys:
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):
             raise ValueError(
-                f"prefix {self.prefix!r}: 1 to 64 letters, digits or any of _ . : / @ - are accepted"
+                f"prefix {self.prefix!r}: 1 to 64 letters, digits or any of _.:/@- are accepted"
             )
         object.__setattr__(self, "base", f"{{{self.prefix}}}:")
 

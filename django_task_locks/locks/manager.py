@@ -62,16 +62,14 @@ class LockManager:
 
         A known id is answered with its present state.
         """
-        outcome = self._run(protocol.request(request, wait=True))
-        assert not isinstance(outcome, Blocked)
-        return outcome
+        return self._run(protocol.request(request))
 
     def try_request(self, request: LockRequest) -> Grant | Waiting | Blocked:
         """Grants all resources of the request now, or leaves nothing of it and names the blockers.
 
         A known id is answered with its present state: Waiting if it is queued already.
         """
-        return self._run(protocol.request(request, wait=False))
+        return self._run(protocol.try_request(request))
 
     def release(self, id: str, *, owner: str = "", token: int | None = None) -> Ended:
         """Ends a request, held, granted or waiting, and hands over to those that waited for it.

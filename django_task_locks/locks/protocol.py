@@ -90,40 +90,53 @@ def translated(error: RedisError, operation: str, endpoint: str) -> TaskLocksErr
     )
     if not is_away:
         return None
-    return LockServiceUnavailable(f"{operation}: lock service at {endpoint} is unavailable: {error}")
+    return LockServiceUnavailable(
+        f"{operation}: lock service at {endpoint} is unavailable: {error}"
+    )
 
 
-def request(request: LockRequest, *, wait: bool) -> Call[Grant | Waiting | Blocked]:
-    claimant = request.claimant
-
-    def parse(reply: list[str]) -> Grant | Waiting | Blocked:
-        if reply[0] == "blocked":
-            triples = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-            return Blocked(request.id, tuple(Blocker(*triple) for triple in triples))
-        if reply[0] == "waiting":
-            return Waiting(request.id)
-        return Grant(request.id, int(reply[1]) if reply[1] else None)
-
+def request(request: LockRequest) -> Call[Grant | Waiting]:
     return Call(
         "request",
-        [
-            request.id,
-            "wait" if wait else "try",
-            request.owner,
-            claimant.slot if claimant else "",
-            "1" if claimant else "0",
-            claimant.ttl if claimant else "",
-            request.lane.queue,
-            request.lane.name,
-            request.lane.description,
-            request.priority,
-            request.label,
-            len(request.exclusive),
-            *request.exclusive,
-            *request.shared,
-        ],
-        parse,
+        _request_arguments(request, "wait"),
+        lambda reply: _granted_or_waiting(request, reply),
     )
+
+
+def try_request(request: LockRequest) -> Call[Grant | Waiting | Blocked]:
+    def parse(reply: list[str]) -> Grant | Waiting | Blocked:
+        if reply[0] != "blocked":
+            return _granted_or_waiting(request, reply)
+        triples = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
+        return Blocked(request.id, tuple(Blocker(*triple) for triple in triples))
+
+    return Call("request", _request_arguments(request, "try"), parse)
+
+
+def _request_arguments(request: LockRequest, mode: str) -> list[Argument]:
+    claimant = request.claimant
+    return [
+        request.id,
+        mode,
+        request.owner,
+        claimant.slot if claimant else "",
+        "1" if claimant else "0",
+        claimant.ttl if claimant else "",
+        request.lane.queue,
+        request.lane.name,
+        request.lane.description,
+        request.priority,
+        request.label,
+        len(request.exclusive),
+        *request.exclusive,
+        *request.shared,
+    ]
+
+
+def _granted_or_waiting(request: LockRequest, reply: list[str]) -> Grant | Waiting:
+    if reply[0] == "waiting":
+        return Waiting(request.id)
+    return Grant(request.id, int(reply[1]) if reply[1] else None)
 
 
 def _ended(reply: list[str]) -> Ended:
@@ -180,9 +193,7 @@ def beat(owner: str, ttl: float) -> Call[None]:
 
 
 def close_owner(owner: str) -> Call[tuple[str, ...]]:
-    return Call(
-        "close_owner", [owner, CLOSED_KEPT_SECONDS * 1000], lambda reply: tuple(reply[1:])
-    )
+    return Call("close_owner", [owner, CLOSED_KEPT_SECONDS * 1000], lambda reply: tuple(reply[1:]))
 
 
 def forget_owner(owner: str) -> Call[int]:
@@ -227,8 +238,12 @@ def inspect_request(id: str) -> Call[RequestInfo | None]:
             exclusive=tuple(json.loads(exclusive)),
             shared=tuple(json.loads(shared)),
             blockers=tuple(
-                Blocker(*row[:5], _seconds(row[5]), row[6])
-                for row in (rest[first : first + 7] for first in range(0, len(rest), 7))
+                Blocker(
+                    resource, mode, blocker, its_state, its_owner, _seconds(its_since), its_label
+                )
+                for resource, mode, blocker, its_state, its_owner, its_since, its_label in (
+                    rest[first : first + 7] for first in range(0, len(rest), 7)
+                )
             ),
         )
 
@@ -244,7 +259,13 @@ def inspect_resource(name: str) -> Call[ResourceInfo]:
             kind, its_mode, id, state, owner, since, label, score = rest[first : first + 8]
             found[kind].append(
                 Holding(
-                    id, its_mode, state, owner, _seconds(since), label, int(score) if score else None
+                    id,
+                    its_mode,
+                    state,
+                    owner,
+                    _seconds(since),
+                    label,
+                    int(score) if score else None,
                 )
             )
         return ResourceInfo(

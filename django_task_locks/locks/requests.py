@@ -175,8 +175,8 @@ class Lanes:
 class Ended:
     """What a release or requeue found.
 
-    status   "done"; "unknown": no such request (any more), nothing changed; "refused": another owner
-             or token has it, nothing changed
+    status   "done"; "unknown": no such request (any more); "refused": another owner or token has
+             it; nothing changed in either case
     granted  ids of the waiters that were granted by it, in order
     """
 

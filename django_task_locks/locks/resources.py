@@ -46,7 +46,7 @@ def resource_names(values: Any) -> tuple[str, ...]:
     """
     if values is None:
         return ()
-    is_one = isinstance(values, str) or hasattr(values, "_meta") and hasattr(values, "_state")
+    is_one = isinstance(values, str) or (hasattr(values, "_meta") and hasattr(values, "_state"))
     if is_one or callable(getattr(values, "lock_resource_name", None)):
         return (resource_name(values),)
     if isinstance(values, bytes | bytearray | dict) or not isinstance(values, Iterable):
@@ -85,9 +85,7 @@ def _checked(name: str, value: Any) -> str:
     if size == 0:
         raise InvalidResource(f"resource {value!r} has an empty name; {_ACCEPTED}")
     if size > MAX_NAME_BYTES:
-        raise InvalidResource(
-            f"resource {name[:60]!r}... is {size:,} bytes long; {_ACCEPTED}"
-        )
+        raise InvalidResource(f"resource {name[:60]!r}... is {size:,} bytes long; {_ACCEPTED}")
     return name
 
 

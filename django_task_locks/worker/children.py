@@ -146,7 +146,7 @@ class Guard:
             return
         self.close_pipe()
         read, self._pipe = os.pipe()
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603
             [
                 sys.executable,
                 "-I",

@@ -32,7 +32,7 @@ class ControlChannel:
         """
         if not self._is_pending and now() >= self._retry_at:
             try:
-                self._connection.send_command("BLPOP", self._key, self._wait)
+                self._connection.send_command("BLPOP", self._key, self._wait)  # type: ignore[no-untyped-call]
                 self._is_pending, self._asked_at = True, now()
             except (RedisError, OSError):
                 self._drop()
@@ -40,7 +40,7 @@ class ControlChannel:
             self._drop()
         if not self._is_pending:
             return None
-        return int(self._connection._sock.fileno())
+        return int(self._connection._sock.fileno())  # type: ignore[attr-defined]
 
     def read(self) -> str | None:
         """The message that has come, None if the wait has only ended. Call when readable."""
@@ -53,7 +53,7 @@ class ControlChannel:
         return text(reply[1]) if reply else None
 
     def close(self) -> None:
-        self._connection.disconnect()
+        self._connection.disconnect()  # type: ignore[no-untyped-call]
         self._is_pending = False
 
     def _drop(self) -> None:

@@ -1,14 +1,16 @@
 """An executor: a warm process that claims, runs and records one task after the other.
 
-Its life in one line: advance in Redis (release the last, claim the next), one UPDATE to running,
-one SELECT that loads the task and looks at the worker's own row, run, one UPDATE to the final state.
+Its life: advance in Redis (release the last, claim the next), one UPDATE to running, one SELECT
+that loads the task and looks at the worker's own row, run, one UPDATE to the final state.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import DatabaseError, OperationalError, connections, router
@@ -45,7 +47,7 @@ CANCELED = "Canceled while it ran."
 
 
 class _ShutOut(Exception):
-    """The worker was declared missing, or the slot has a successor: nothing here counts any more."""
+    """The worker was declared missing, or the slot has a successor: this executor must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ class Executor:
 
     def run(self) -> int:
         self._signals.install()
-        releasing.set_sink(self._take_release)
+        releasing.add_sink(self._take_release)
         try:
             while self._step():
                 pass
@@ -110,9 +112,8 @@ class Executor:
     def _advance(self) -> Claimed | Idle | Lanes:
         lanes = () if self._signals.is_stopping else self._lanes
         done = self._done
-        if done is None:
+        if done is None or done.token is None:
             return self._locks.claim(self._claimant, self._lanes_version, lanes)
-        assert done.token is not None
         reply = self._locks.advance(
             self._claimant, self._lanes_version, lanes, id=done.id, token=done.token
         )
@@ -133,10 +134,8 @@ class Executor:
             if not any(self._board.task(slot) != NO_TASK for slot in others):
                 return False
             seconds = _BURST_WAIT
-        try:
+        with suppress(LockServiceUnavailable):  # the next claim says so, and waits
             self._interruptible(lambda: self._locks.wait_for_ready(self._lanes, seconds))
-        except LockServiceUnavailable:
-            pass  # the next claim says so, and waits
         return True
 
     # -- one task ------------------------------------------------------------------------------
@@ -166,7 +165,7 @@ class Executor:
         task = self._tasks().annotate(is_ours=Exists(me)).filter(pk=id).first()
         if task is None:
             return self._not_started(id, token)
-        if not task.is_ours:
+        if not task.is_ours:  # type: ignore[attr-defined]
             raise _ShutOut
         task.app_lock = self._status
         task.announce(State.WAITING)
@@ -174,9 +173,12 @@ class Executor:
 
     def _not_started(self, id: UUID, token: int) -> Task | None:
         present = self._tasks().filter(pk=id).first()
-        if present is not None and present.lock_token == token:
-            if present.state in State.owned() and present.app_lock_id == self._status.pk:
-                return self._loaded(id, token)  # it was started; the reply was lost
+        if (
+            present is not None
+            and present.state in State.owned()
+            and (present.app_lock_id, present.lock_token) == (self._status.pk, token)
+        ):
+            return self._loaded(id, token)  # it was started; the reply was lost
         if present is not None and present.state == State.WAITING:
             # Somebody shuts this claim out to hand it back, and may not have come to that yet.
             self._locks.requeue(str(id), owner=self._claimant.owner, token=token)
@@ -194,13 +196,10 @@ class Executor:
         self._board.set_task(self._slot, task.pk.bytes, Board.RECORDING)
         self._patiently("database", lambda: self._record(task, outcome))
         self._running = ""
-        emit(
-            _EVENTS.get(State(task.state), "task.finished"),
-            task=task.pk,
-            name=task.name,
-            seconds=time.monotonic() - began,
-            **({"reason": described(task.error)} if task.error else {}),
-        )
+        fields: dict[str, Any] = {"name": task.name, "seconds": time.monotonic() - began}
+        if task.error:
+            fields["reason"] = described(task.error)
+        emit(_EVENTS.get(State(task.state), "task.finished"), task=task.pk, **fields)
 
     def _outcome(self, task: Task) -> Outcome:
         signals = self._signals
@@ -276,7 +275,10 @@ class Executor:
                 if stops and self._signals.is_stopping:
                     self._done = None  # the supervisor settles what this slot holds
                     return None
-                self._interruptible(lambda: time.sleep(delay)) if stops else time.sleep(delay)
+                if stops:
+                    self._interruptible(partial(time.sleep, delay))
+                else:
+                    time.sleep(delay)
                 delay = min(delay * 2, _LONGEST_DELAY)
             else:
                 if problem is not None:

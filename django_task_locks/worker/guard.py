@@ -56,7 +56,7 @@ class Board:
 
     @property
     def deadline(self) -> float:
-        """When the executors must be dead unless another heartbeat comes first; 0: not yet armed."""
+        """When the executors must be dead unless a heartbeat comes first; 0: not yet armed."""
         return float(self._get(0, "d")[0])
 
     @deadline.setter

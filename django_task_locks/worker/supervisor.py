@@ -8,6 +8,7 @@ import os
 import select
 import signal
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 from django.db import DatabaseError, connections, router
@@ -150,9 +151,7 @@ class Supervisor:
             self._presence.lock_file.remove()
             raise
         presence.adopt(self._presence)
-        self._heartbeat = Heartbeat(
-            self._presence, self._board, self._settings, self._wake_up
-        )
+        self._heartbeat = Heartbeat(self._presence, self._board, self._settings, self._wake_up)
         self._board.is_fenced = False
         self._heartbeat.beaten(sent_at)
         self._guard.ensure()
@@ -352,7 +351,7 @@ class Supervisor:
         with self._nothing_open():
             for slot in free:
                 self._generations[slot] += 1
-                self._children.fork(slot, self._generations[slot], lambda s=slot: self._execute(s))
+                self._children.fork(slot, self._generations[slot], partial(self._execute, slot))
 
     def _execute(self, slot: int) -> int:
         """In the child."""

@@ -178,6 +178,9 @@ class LockMachine(RuleBasedStateMachine):
         before = data.draw(st.sampled_from((0, 0, 0, 0, 1)), label="generations ago")
         return model.Process(owner, TTL, (number, max(1, now - before)))
 
+    def has_free_ids(self) -> bool:
+        return len(self.model.requests) < len(IDS)
+
     def draw_id(self, data: st.DataObject, *, known: bool) -> str:
         """One that has a request or has none, as far as there is such a one."""
         fitting = [id for id in IDS if (id in self.model.requests) is known]
@@ -201,10 +204,17 @@ class LockMachine(RuleBasedStateMachine):
 
     # -- requests ------------------------------------------------------------------------------
 
-    @rule(data=st.data(), wait=st.sampled_from((True, True, True, False)))
-    def request_for_a_task(self, data: st.DataObject, wait: bool) -> None:
-        self.request(data, self.draw_id(data, known=False), None, wait=wait)
+    @precondition(lambda self: self.has_free_ids())
+    @rule(data=st.data(), lane=st.sampled_from(LANES))
+    def request_for_a_task(self, data: st.DataObject, lane: Lane) -> None:
+        self.request(data, self.draw_id(data, known=False), None, lane=lane)
 
+    @precondition(lambda self: self.has_free_ids())
+    @rule(data=st.data())
+    def try_for_a_task(self, data: st.DataObject) -> None:
+        self.request(data, self.draw_id(data, known=False), None, wait=False)
+
+    @precondition(lambda self: self.has_free_ids())
     @rule(data=st.data(), wait=st.booleans(), executor=st.booleans())
     def request_for_a_hold(self, data: st.DataObject, wait: bool, executor: bool) -> None:
         process = self.draw_process(data, executor=executor)
@@ -218,12 +228,17 @@ class LockMachine(RuleBasedStateMachine):
         self.request(data, self.draw_id(data, known=True), process, wait=wait)
 
     def request(
-        self, data: st.DataObject, id: str, process: model.Process | None, *, wait: bool
+        self,
+        data: st.DataObject,
+        id: str,
+        process: model.Process | None,
+        *,
+        lane: Lane = LANES[0],
+        wait: bool = True,
     ) -> None:
         exclusive = data.draw(resources, label="exclusive")
         shared = data.draw(resources, label="shared")
         priority = data.draw(priorities, label="priority")
-        lane = data.draw(st.sampled_from(LANES), label="lane")
         asked = LockRequest(
             id=id,
             exclusive=tuple(exclusive),
@@ -272,23 +287,19 @@ class LockMachine(RuleBasedStateMachine):
             named = other.exclusive if blocker.mode == "exclusive" else other.shared
             assert blocker.resource in named
 
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        """By anybody, whatever its state."""
-        self.release(data, self.draw_id(data, known=True))
-
     @precondition(lambda self: self.tokens)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        """By its owner, mostly; or by one whose time is over."""
+        """By the holder, or by one that is it no more."""
         id, owner, token = self.draw_held(data)
         self.release(data, id, owner=owner, token=token)
 
-    @rule(data=st.data())
-    def withdraw(self, data: st.DataObject) -> None:
-        """By an owner that knows no token: of a hold that waits, or of a task that nobody claimed."""
-        owners = [self.draw_owner(data), "queue/default"]
-        owner = data.draw(st.sampled_from(owners), label="owner")
+    @precondition(lambda self: self.model.requests)
+    @rule(data=st.data(), by=st.sampled_from(("anybody", "process", "queue")))
+    def cancel(self, data: st.DataObject, by: str) -> None:
+        """Without a token: as a cancel does it, or the owner of a hold that waits."""
+        owners = {"anybody": "", "queue": "queue/default"}
+        owner = owners[by] if by in owners else self.draw_owner(data)
         self.release(data, self.draw_id(data, known=True), owner=owner)
 
     def release(
@@ -396,36 +407,6 @@ class LockMachine(RuleBasedStateMachine):
         assert process.slot
         return process.slot[0] in self.model.slots.get(process.owner, {})
 
-    @rule(data=st.data())
-    def retire(self, data: st.DataObject) -> None:
-        process = self.draw_process(data, executor=True)
-        assert process.slot
-        number, generation = process.slot
-        for _ in self.repetitions(data):
-            wanted, got = self.ask(
-                lambda: self.model.retire(process), "retire", claimant(process)
-            )
-            assert set(got) == wanted
-            assert len(got) == len(wanted)
-        slot = (process.owner, number)
-        self.generations[slot] = max(self.generations.get(slot, 1), generation + 1)
-
-    # -- processes -----------------------------------------------------------------------------
-
-    @rule(data=st.data())
-    def retire(self, data: st.DataObject) -> None:
-        process = self.draw_process(data, executor=True)
-        assert process.slot
-        number, generation = process.slot
-        for _ in self.repetitions(data):
-            wanted, got = self.ask(
-                partial(self.model.retire, process), "retire", claimant(process)
-            )
-            assert set(got) == wanted
-            assert len(got) == len(wanted)
-        slot = (process.owner, number)
-        self.generations[slot] = max(self.generations.get(slot, 1), generation + 1)
-
     @rule(data=st.data(), is_declared_missing=st.booleans())
     def die(self, data: st.DataObject, is_declared_missing: bool) -> None:
         """The process is gone, whatever it held, and another goes by its name."""
@@ -439,6 +420,7 @@ class LockMachine(RuleBasedStateMachine):
         of_process=st.sampled_from(
             (
                 "beat",
+                "retire",
                 "close_owner",
                 "release_owner",
                 "forget_owner",
@@ -454,6 +436,18 @@ class LockMachine(RuleBasedStateMachine):
         alive = data.draw(st.sampled_from((0, 0, 1)), label="alive")
         owner = f"{name}@{max(1, self.incarnations[name] - 1 + alive)}"
         getattr(self, of_process)(data, owner)
+
+    def retire(self, data: st.DataObject, owner: str) -> None:
+        number = data.draw(st.sampled_from((0, 1)), label="slot")
+        generation = self.generations.get((owner, number), 1)
+        process = model.Process(owner, TTL, (number, generation))
+        for _ in self.repetitions(data):
+            wanted, got = self.ask(
+                partial(self.model.retire, process), "retire", claimant(process)
+            )
+            assert set(got) == wanted
+            assert len(got) == len(wanted)
+        self.generations[owner, number] = generation + 1
 
     def beat(self, data: st.DataObject, owner: str) -> None:
         for _ in self.repetitions(data):
