@@ -40,6 +40,9 @@ EVENTS = {
     "presence.lost": Event(
         ERROR, "this process was declared missing; what it held is no longer its own"
     ),
+    "presence.left_behind": Event(
+        WARNING, "process ended without taking its record along; clean-up does"
+    ),
     "presence.beat_failed": Event(WARNING, "heartbeat failed; it is repeated"),
     "presence.beat_again": Event(INFO, "heartbeat works again"),
     "worker.started": Event(INFO, "worker started"),

@@ -185,7 +185,6 @@ def present() -> Presence:
             beater.start()
             _State.presence, _State.beater = presence, beater
             ThisProcess.pk = presence.status.pk
-            atexit.register(_leave, presence, os.getpid())
         presence, started = _State.presence, _State.beater
     if started is not None and not _must_not_wait():
         started.is_registered.wait(_FIRST_BEAT_TIMEOUT)
@@ -210,12 +209,19 @@ def _must_not_wait() -> bool:
     return connection.vendor == "sqlite" and connection.in_atomic_block
 
 
-def _leave(presence: Presence, pid: int) -> None:
-    if os.getpid() != pid or _State.presence is not presence or _State.beater is None:
-        return
-    _State.beater.ended.set()
-    _State.beater.join(timeout=2)
+def leave() -> None:
+    """A clean end of this process's presence, as at its exit; the next use announces it anew."""
+    with _State.lock:
+        presence, beater = _State.presence, _State.beater
+    if presence is None or beater is None:
+        return  # none, or an executor's, which is its worker's to end
+    beater.ended.set()
+    beater.join(timeout=2)
+    _State.forget(presence)
     try:
         withdraw(presence)
     except (DatabaseError, InterfaceError, LockServiceUnavailable) as error:
-        emit("presence.beat_failed", owner=presence.owner, error=error)
+        emit("presence.left_behind", owner=presence.owner, error=error)
+
+
+atexit.register(leave)

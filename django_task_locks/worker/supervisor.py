@@ -23,16 +23,16 @@ from django_task_locks.locks.requests import Claimant
 from django_task_locks.models import AppStatus, State, Task
 from django_task_locks.presence import Presence
 from django_task_locks.settling import settle_request
-from django_task_locks.worker.children import Child, Children, Exit, Guard
+from django_task_locks.worker.children import Children, Exit, Guard
 from django_task_locks.worker.control import ControlChannel
 from django_task_locks.worker.executor import ABORTED, Executor, Orders
 from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.heartbeat import Heartbeat
 from django_task_locks.worker.os_signals import SupervisorSignals
+from django_task_locks.worker.stopping import BodyStops
 
 _UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
 _LONGEST_ROUND = 1.0
-_STOP_GRACE = 0.5  # what a body gets to unwind before its process group is killed
 _LONGEST_DELAY = 5.0
 _CRASH_DELAY = 1.0
 
@@ -49,16 +49,6 @@ class Options:
     concurrency: int = 1
     is_name_unique: bool = False
     orders: Orders = field(default_factory=Orders)
-
-
-@dataclass(slots=True)
-class _Stop:
-    """A body that was asked to stop, and when it is killed if it has not."""
-
-    child: Child
-    task: bytes
-    why: int
-    kill_at: float
 
 
 @dataclass(slots=True)
@@ -85,7 +75,7 @@ class Supervisor:
         self._generations = dict.fromkeys(range(options.concurrency), 0)
         self._start_at = dict.fromkeys(range(options.concurrency), 0.0)
         self._leftovers: list[_Leftover] = []
-        self._stops: dict[bytes, _Stop] = {}
+        self._stops = BodyStops(self._board, self._children)
         self._is_stopping = False
         self._is_shut_out = False
         self._abort_at: float | None = None
@@ -195,7 +185,7 @@ class Supervisor:
             self._start_over()
             return
         self._settle_leftovers()
-        self._kill_overdue()
+        self._stops.kill_overdue()
         self._look_for_cancels()
         self._clean_up_sometimes()
         self._fill_slots()
@@ -215,7 +205,7 @@ class Supervisor:
     def _time_to_wait(self) -> float:
         """Until the next appointment; children that end and signals come through the pipe."""
         appointments = [now() + _LONGEST_ROUND if self._is_busy() else now() + 5.0]
-        appointments += [stop.kill_at for stop in self._stops.values()]
+        appointments += self._stops.appointments()
         appointments += [left.retry_at for left in self._leftovers]
         appointments += [at for at in self._start_at.values() if at > now()]
         if self._abort_at is not None:
@@ -233,7 +223,7 @@ class Supervisor:
     def _obey(self, message: str) -> None:
         word, _, argument = message.partition(" ")
         if word == "cancel":
-            self._stop_body(UUID(argument).bytes, Board.CANCEL)
+            self._stops.ask(UUID(argument).bytes, Board.CANCEL)
 
     def _heed_signals(self) -> None:
         graceful, soon = self._signals.graceful, self._signals.soon
@@ -247,34 +237,12 @@ class Supervisor:
         if (soon or graceful > 1) and self._abort_at is None:
             self._abort_at = now() + self._settings.shutdown_grace
         if self._abort_at is not None and now() >= self._abort_at:
-            for child in self._executors():
-                if (task := self._board.task(child.slot)) not in (NO_TASK, *self._stops):
-                    emit("worker.aborting", task=UUID(bytes=task))
-                    self._stop_body(task, Board.ABORT)
+            for slot in self._generations:
+                if self._stops.ask(self._board.task(slot), Board.ABORT):
+                    emit("worker.aborting", task=UUID(bytes=self._board.task(slot)))
             self._give_up_at = self._give_up_at or now() + self._settings.shutdown_grace + 5.0
 
-    def _executors(self) -> list[Child]:
-        return [child for child in self._children.running.values() if not child.job]
-
-    # -- stopping a body -----------------------------------------------------------------------
-
-    def _stop_body(self, task: bytes, why: int) -> None:
-        """Asks the body to end; what does not end in time is killed with all that it started."""
-        for child in self._executors():
-            if self._board.task(child.slot) == task and task not in self._stops:
-                self._board.ask_to_stop(child.slot, task, why)
-                self._stops[task] = _Stop(child, task, why, now() + _STOP_GRACE)
-                os.kill(child.pid, signal.SIGUSR1)
-
-    def _kill_overdue(self) -> None:
-        for stop in list(self._stops.values()):
-            if stop.child.pid not in self._children.running:
-                continue  # its exit is settled first, for which the reason is still needed
-            if self._board.task(stop.child.slot) != stop.task:
-                del self._stops[stop.task]
-            elif now() >= stop.kill_at:
-                stop.kill_at = now() + _STOP_GRACE
-                self._children.kill_if(stop.child, stop.task, (Board.CLAIMED, Board.BODY))
+    # -- cancels -------------------------------------------------------------------------------
 
     def _look_for_cancels(self) -> None:
         """Finds by the rows what is to be canceled here: the message may have been lost."""
@@ -286,7 +254,7 @@ class Supervisor:
         )
         try:
             for pk in rows.values_list("pk", flat=True):
-                self._stop_body(pk.bytes, Board.CANCEL)
+                self._stops.ask(pk.bytes, Board.CANCEL)
         except (DatabaseError, InterfaceError):
             connections.close_all()  # the heartbeat tells about it
 
@@ -296,13 +264,10 @@ class Supervisor:
         child = exit.child
         if child.job:
             return
-        stop = next((stop for stop in self._stops.values() if stop.child is child), None)
-        reason = exit.reason
-        if stop is not None:
-            del self._stops[stop.task]
-            reason = ABORTED if stop.why == Board.ABORT else reason
+        why = self._stops.forget(child)
+        reason = ABORTED if why == Board.ABORT else exit.reason
         if exit.signal or exit.status:
-            if stop is None:
+            if why == Board.NO_STOP:
                 emit("executor.died", slot=child.slot, pid=child.pid, reason=exit.reason)
                 self._start_at[child.slot] = now() + _CRASH_DELAY * (exit.status != 0)
         elif self._options.orders.burst:

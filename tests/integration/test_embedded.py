@@ -162,7 +162,15 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
+def temporary() -> Iterator[str]:
+    """A temp directory with a path that is short enough for a socket (that of tmp_path may not be),
+    and odd."""
+    with tempfile.TemporaryDirectory(prefix="t %20'#\"ä", dir="/tmp") as directory:
+        yield directory
+
+
+@pytest.fixture
+def home(tmp_path: Path, temporary: str) -> Iterator[Home]:
     with Home(tmp_path / "data") as home:
         yield home
 
@@ -460,14 +468,14 @@ class TestKills:
         assert client.get("key") == "value"
         assert keeper_of(client)
 
-    def test_orphan_is_adopted_by_the_next_start(self, home: Home, tmp_path: Path) -> None:
+    def test_orphan_is_adopted_by_the_next_start(self, home: Home, temporary: str) -> None:
         """All is killed but the server; the next one, elsewhere, has another temp directory."""
         user, url = home.user()
         client = home.client(url)
         before, server = run_id(client), server_of(client)
         home.kill_keeper(client)
         user.kill()
-        other = home.launch(TMPDIR=str(tmp_path))
+        other = home.launch(TMPDIR=temporary)
         assert other.line() == url
         assert run_id(client) == before
         other.end()
@@ -511,20 +519,15 @@ print(socket_url("embedded://data"), flush=True)
         assert home.launch(program, HOME=str(tmp_path)).line()
         assert {path.name for path in tmp_path.iterdir()} == {"data"}
 
-    def test_odd_characters_in_all_paths(self, tmp_path: Path) -> None:
-        with (
-            Home(tmp_path / "d a%20t'#\"ä") as home,
-            tempfile.TemporaryDirectory(prefix="t %20'#\"ä", dir="/tmp") as temporary,
-        ):
+    def test_odd_characters_in_all_paths(self, tmp_path: Path, temporary: str) -> None:
+        with Home(tmp_path / "d a%20t'#\"ä") as home:
             client = home.client(home.launch(TMPDIR=temporary).line())
             assert config(client, "dir")["dir"] == str(home.directory)
             assert config(client, "unixsocket")["unixsocket"].startswith(temporary)
-            # Before the directory goes.
-            home.close()
 
-    def test_users_with_different_temp_directories_meet(self, home: Home, tmp_path: Path) -> None:
+    def test_users_with_different_temp_directories_meet(self, home: Home, temporary: str) -> None:
         _, url = home.user()
-        assert home.launch(TMPDIR=str(tmp_path)).line() == url
+        assert home.launch(TMPDIR=temporary).line() == url
 
     def test_long_temp_directory_is_not_used(self, home: Home, tmp_path: Path) -> None:
         temporary = tmp_path / ("x" * 100)
@@ -561,9 +564,9 @@ print(socket_url("embedded://data"), flush=True)
         assert str(home.directory) in message
         assert "Permission denied" in message
 
-    def test_directory_of_the_socket_is_not_ours(self, home: Home, tmp_path: Path) -> None:
-        (tmp_path / f"django-task-locks-{os.geteuid()}").symlink_to("/")
-        message = home.refusal(TMPDIR=str(tmp_path))
+    def test_directory_of_the_socket_is_not_ours(self, home: Home, temporary: str) -> None:
+        Path(temporary, f"django-task-locks-{os.geteuid()}").symlink_to("/")
+        message = home.refusal(TMPDIR=temporary)
         assert "is not a directory of this user" in message
         assert "TMPDIR" in message
 

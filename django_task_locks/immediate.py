@@ -1,0 +1,100 @@
+"""Immediate tasks: run in the process that dispatches them, if their resources are free."""
+
+from dataclasses import dataclass
+
+from django.db import router, transaction
+
+from django_task_locks import execution, presence, releasing
+from django_task_locks.conf import get_settings
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.events import emit
+from django_task_locks.exceptions import LockServiceUnavailable
+from django_task_locks.execution import Outcome
+from django_task_locks.locks.requests import Grant
+from django_task_locks.managers import DatabaseNow
+from django_task_locks.models import State, Task, reason
+from django_task_locks.orders import lock_request
+
+BLOCKED = "Resources temporarily unavailable."
+UNAVAILABLE = "Lock service unavailable."
+
+
+@dataclass(frozen=True, slots=True)
+class ImmediateRun:
+    """An immediate task that has its locks and its row."""
+
+    task: Task
+    alias: str
+
+    def here(self) -> Task:
+        try:
+            outcome = self._run()
+        except BaseException:
+            self.finish(CANCELED_BY_CALLER)
+            raise
+        self.finish(outcome)
+        return self.task
+
+    def finish(self, outcome: Outcome) -> None:
+        execution.record(self.task, outcome)
+        emit(
+            "task.failed" if outcome.state == State.FAILED else "task.finished",
+            task=self.task.pk,
+            name=self.task.name,
+            state=self.task.state,
+        )
+
+    def _run(self) -> Outcome:
+        drive = execution.drive_within(get_settings().immediate_time_limit)
+        if not transaction.get_connection(self.alias).in_atomic_block:
+            return execution.run(self.task, drive)
+        # In the caller's transaction: what the body wrote goes if it fails, and a database error
+        # in it leaves the caller able to go on.
+        try:
+            with transaction.atomic(using=self.alias):
+                outcome = execution.run(self.task, drive)
+                if outcome.state != State.COMPLETED:
+                    raise _Undo
+        except _Undo:
+            pass
+        return outcome
+
+
+class _Undo(Exception):
+    """Rolls the body's savepoint back."""
+
+
+CANCELED_BY_CALLER = Outcome(State.CANCELED, error=reason("Canceled by its caller."))
+
+
+def acquire(task: Task) -> ImmediateRun | str:
+    """Takes the locks and writes the row as running; or says why the locks are not to be had: then
+    nothing is written.
+    """
+    present = presence.present()
+    manager = get_lock_manager()
+    id = str(task.pk)
+    try:
+        outcome = manager.try_request(lock_request(task, present.claimant))
+    except LockServiceUnavailable:
+        # It may have been granted all the same.
+        releasing.release(id, owner=present.owner)
+        return UNAVAILABLE
+    if not isinstance(outcome, Grant) or outcome.token is None:
+        return BLOCKED
+    try:
+        alias = router.db_for_write(Task)
+        if transaction.get_connection(alias).in_atomic_block:
+            releasing.release_at_transaction_end(alias, id, outcome.token)
+        task.state = State.RUNNING
+        task.app_lock = present.status
+        task.worker_name = present.status.name
+        task.lock_token = outcome.token
+        task.started_at = DatabaseNow()
+        task.save(using=alias, force_insert=True)
+        task.__dict__.pop("started_at", None)
+    except BaseException:
+        releasing.release(id, outcome.token)
+        raise
+    task.announce(State.WAITING)
+    return ImmediateRun(task, alias)

@@ -1,0 +1,132 @@
+"""What a task is to be, checked before anything of it is written; and the request it makes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from django_task_locks import payloads
+from django_task_locks.exceptions import InvalidTask
+from django_task_locks.execution import current_task, load_function
+from django_task_locks.locks.requests import (
+    Claimant,
+    Lane,
+    LockRequest,
+    validated_priority,
+    validated_queue,
+)
+from django_task_locks.locks.resources import normalized, resource_names
+from django_task_locks.models import OnWorkerLoss, Task, TaskGroup
+
+
+def resolved(func: Any) -> tuple[str, Callable[..., Any]]:
+    """The dotted path and the function itself, of either."""
+    if isinstance(func, str):
+        try:
+            return func, load_function(func)
+        except ImportError as error:
+            raise InvalidTask(
+                f"function {func!r} cannot be imported ({error}); a dotted path such as "
+                "'myapp.tasks.sync' is accepted"
+            ) from None
+    name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}"
+    try:
+        found = import_string(name)
+    except ImportError:
+        found = None
+    if not callable(func) or found is not func or name.startswith("__main__."):
+        raise InvalidTask(
+            f"function {func!r} cannot be imported by workers as {name!r}: a function on the top "
+            "level of a module, or its dotted path, is accepted"
+        )
+    return name, func
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The arguments of a dispatch; `task` checks them all and writes nothing."""
+
+    func: Any
+    args: Any
+    kwargs: Any
+    exclusive: Any
+    shared: Any
+    immediate: Any
+    deferred: Any
+    queue: Any
+    priority: Any
+    task_group: Any
+    on_worker_loss: Any
+    max_attempts: Any
+
+    def task(self) -> Task:
+        name, _ = resolved(self.func)
+        if len(name) > 255:
+            raise InvalidTask(f"function {name!r}: a path of up to 255 characters is accepted")
+        self._check_arguments(name)
+        self._check_options(name)
+        exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
+        return Task(
+            name=name,
+            args=list(self.args),
+            kwargs=dict(self.kwargs or {}),
+            exclusive=list(exclusive),
+            shared=list(shared),
+            immediate=bool(self.immediate),
+            deferred=bool(self.deferred),
+            queue=validated_queue(self.queue),
+            priority=validated_priority(self.priority),
+            task_group=self.task_group,
+            on_worker_loss=self.on_worker_loss,
+            max_attempts=self.max_attempts,
+            parent_task=current_task(),
+            created_at=timezone.now(),
+        )
+
+    def _check_arguments(self, name: str) -> None:
+        if not isinstance(self.args, list | tuple):
+            raise InvalidTask(f"args {self.args!r} of {name}: a list or tuple is accepted")
+        if not isinstance(self.kwargs, Mapping | None):
+            raise InvalidTask(f"kwargs {self.kwargs!r} of {name}: a dict or None is accepted")
+        for what, value in (("args", list(self.args)), ("kwargs", dict(self.kwargs or {}))):
+            if problem := payloads.problem(value):
+                raise InvalidTask(
+                    f"{what} {value!r} of {name}: {problem}; values that JSON can hold are accepted"
+                )
+
+    def _check_options(self, name: str) -> None:
+        if not self.immediate and not self.deferred:
+            raise InvalidTask(
+                f"immediate=False and deferred=False leave no way to run {name}: give one of them"
+            )
+        if self.on_worker_loss not in OnWorkerLoss.values:
+            raise InvalidTask(
+                f"on_worker_loss {self.on_worker_loss!r} of {name}: "
+                f"{' or '.join(map(repr, OnWorkerLoss.values))} is accepted"
+            )
+        attempts = self.max_attempts
+        if (
+            isinstance(attempts, bool)
+            or not isinstance(attempts, int)
+            or not 1 <= attempts <= 32_767
+        ):
+            raise InvalidTask(
+                f"max_attempts {attempts!r} of {name}: a whole number from 1 to 32,767 is accepted"
+            )
+        group = self.task_group
+        if group is not None and (not isinstance(group, TaskGroup) or group._state.adding):
+            raise InvalidTask(f"task_group {group!r} of {name}: a saved TaskGroup is accepted")
+
+
+def lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:
+    return LockRequest(
+        id=str(task.pk),
+        exclusive=tuple(task.exclusive),
+        shared=tuple(task.shared),
+        priority=task.priority,
+        lane=Lane(queue=task.queue, versions=task.versions),
+        claimant=claimant,
+        label=task.name,
+    )
