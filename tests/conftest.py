@@ -8,7 +8,11 @@ import redis
 from django.conf import settings
 
 import django_task_locks
+from django_task_locks import presence
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.locks import LockManager
 from tests.support import suite
+from tests.support.processes import Worker, Workers
 from tests.support.servers import PostgresServer, ValkeyServer
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_server"}
@@ -64,3 +68,24 @@ def redis_client(valkey: ValkeyServer) -> Iterator[redis.Redis]:
     with valkey.client() as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture
+def locks(transactional_db: None, redis_client: redis.Redis) -> Iterator[LockManager]:
+    """The lock manager of this process, on an empty Redis and an empty database."""
+    yield get_lock_manager()
+    presence.leave()
+
+
+@pytest.fixture
+def workers(locks: LockManager, tmp_path: Path) -> Iterator[Workers]:
+    """Starts real workers on this test's database and Redis; none of them outlives the test."""
+    started = Workers(tmp_path)
+    yield started
+    started.end()
+
+
+@pytest.fixture
+def worker(workers: Workers) -> Worker:
+    """A worker with two executors."""
+    return workers.start("--concurrency", "2")

@@ -9,11 +9,14 @@ database with `tests.settings`.
 """
 
 import atexit
+import json
 import os
 import shutil
 
 from tests.support.server_base import make_directory
 from tests.support.servers import PostgresServer, ValkeyServer
+
+TTL = 4.0
 
 directory = make_directory()
 
@@ -33,5 +36,14 @@ os.environ.update(
         "TEST_DATABASE_PORT": str(postgres.socket_port),
         "TEST_SQLITE_FILE": str(directory / "test.sqlite3"),
         "TEST_REDIS_URL": valkey.url,
+        # Short, so that recovery is a matter of seconds, but a busy machine does not look dead.
+        "TEST_TASK_LOCKS": json.dumps(
+            {
+                "ttl": TTL,
+                "cleanup_interval": 1.0,
+                "shutdown_grace": 1.0,
+                "run_dir": str(directory / "run"),
+            }
+        ),
     }
 )

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,8 @@ def stubborn(label: str, seconds: float) -> None:
     with recorded(label):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            try:
+            with suppress(BaseException):
                 time.sleep(0.05)
-            except BaseException:  # noqa: S110
-                pass
 
 
 def with_subprocess(label: str, path: str) -> None:
