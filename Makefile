@@ -35,7 +35,8 @@ lint-style: linters
 
 lint-types: linters
 	$(VENV)/bin/python -m mypy django_task_locks tests
-	cd example_project && $(abspath $(VENV))/bin/python -m mypy --config-file ../.ci/mypy-example.cfg .
+	python=$$(cd $(VENV)/bin && pwd)/python && cd example_project && \
+		"$$python" -m mypy --config-file ../.ci/mypy-example.cfg .
 
 lint-imports: linters
 	$(VENV)/bin/lint-imports

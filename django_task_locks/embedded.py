@@ -121,16 +121,14 @@ class _Membership:
 
     def _register(self) -> int:
         for _ in _attempts():
-            users = _try_lock(self.directory / "users.lock", fcntl.LOCK_SH)
-            if users is not None:
+            if (users := _try_lock(self.directory / "users.lock", fcntl.LOCK_SH)) is not None:
                 return users
         raise self._failure(f"the previous server did not end in {START_TIMEOUT:.0f} s.")
 
     def _wait_for_server(self) -> str:
         has_started = False
         for _ in _attempts():
-            keeper = _try_lock(self.directory / "keeper.lock", fcntl.LOCK_EX)
-            if keeper is not None:
+            if (keeper := _try_lock(self.directory / "keeper.lock", fcntl.LOCK_EX)) is not None:
                 try:
                     if has_started:
                         raise self._failure("the server did not start.")
@@ -156,7 +154,7 @@ class _Membership:
             new.write_bytes(os.fsencode(_socket_path(self.directory)))
             new.replace(self.directory / "socket")
         log = self.directory / "server.log"
-        if log.exists():
+        with contextlib.suppress(FileNotFoundError):
             log.replace(self.directory / "server.log.old")
         package_home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         arguments = [package_home, str(self.directory), self._recorded_socket(), binary]
@@ -174,21 +172,18 @@ class _Membership:
                     check=True,
                 )
             except (OSError, subprocess.SubprocessError) as error:
-                raise self._failure(f"cannot run {sys.executable!r}: {error}.") from error
+                raise self._failure(f"cannot run {sys.executable!r} ({error}).") from error
         logger.info("embedded_keeper=started directory=%s", self.directory)
 
     def _recorded_socket(self) -> str:
-        try:
-            return os.fsdecode((self.directory / "socket").read_bytes())
-        except FileNotFoundError:
-            return ""
+        record = self.directory / "socket"
+        return os.fsdecode(record.read_bytes()) if record.exists() else ""
 
     def _failure(self, problem: str) -> EmbeddedUnavailable:
         log = self.directory / "server.log"
         tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
-        return EmbeddedUnavailable(
-            "\n  ".join([f"{SCHEME}{self.directory}: {problem} The end of {log}:", *tail])
-        )
+        lines = [f"{SCHEME}{self.directory}: {problem} The end of {log}:", *tail]
+        return EmbeddedUnavailable("\n  ".join(lines))
 
 
 _mutex = threading.RLock()
@@ -282,7 +277,14 @@ def _is_locked(path: Path) -> bool:
 
 
 def _open_lock(path: str | Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if descriptor > 2:
+        return descriptor
+    # A standard stream was closed: in its place the lock would be lost to the next redirection.
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
 
 
 def _is_answering(path: str) -> bool:
@@ -312,8 +314,7 @@ def keep(directory: str, path: str, binary: str) -> None:
 
 
 class _Keeper:
-    """Two waits, both in flock and without polling: for the server's end in run(), for the last
-    user's end in a thread."""
+    """Waits twice, both times in flock: for the server in run(), for the users in a thread."""
 
     def __init__(self, path: str, binary: str) -> None:
         self._path = path
@@ -332,11 +333,11 @@ class _Keeper:
             lock = _open_lock("server.lock")
             fcntl.flock(lock, fcntl.LOCK_EX)
             status = self._server.wait() if self._server else None
+            if status is not None:
+                logger.info("embedded_server=ended status=%s", status)
+                if status > 0:  # a refusal, whose reason is in the log; a signal is negative
+                    break
             with self._is_ending:
-                if status is not None:
-                    logger.info("embedded_server=ended status=%s", status)
-                    if status > 0:  # a refusal, whose reason is in the log; a signal is negative
-                        break
                 if time.monotonic() - started_at > 2 * LONGEST_PAUSE:
                     pause = 0.0
                 if self._is_ending.wait_for(lambda: self._has_no_users, pause):

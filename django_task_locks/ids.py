@@ -9,6 +9,15 @@ _lock = Lock()
 _last = 0
 
 
+def _forget_in_child() -> None:
+    # A thread that does not run there may have held it.
+    global _lock
+    _lock = Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
 def uuid7() -> uuid.UUID:
     """A UUID of version 7 (RFC 9562, section 5.7, with the sub-millisecond fraction of method 3 in
     rand_a): each is larger than those that this process made before, also when the clock stands

@@ -12,9 +12,11 @@ def problem(value: Any) -> str | None:
     """
     try:
         text = json.dumps(value, allow_nan=False)
+        if "\\u0000" in text or "\\ud" in text or "{" in text:
+            return _problem_inside(value)
     except (TypeError, ValueError, RecursionError) as error:
         return str(error)
-    return _problem_inside(value) if "\\u0000" in text or "\\ud" in text or "{" in text else None
+    return None
 
 
 def _problem_inside(value: Any) -> str | None:

@@ -170,12 +170,11 @@ def _clean_process(status: AppStatus, report: Report, why: str, *, is_certain: b
         # The commit point: from here on its beats fail, and nobody has to judge again.
         rows = AppStatus.objects.using(_alias()).filter(pk=status.pk)
         stale = rows if is_certain else rows.missing()
-        if not stale.filter(missing_at=None).update(missing_at=DatabaseNow()):
-            if not rows.filter(missing_at__isnull=False).exists():
-                step.action = "nothing: it beats again or is gone"
-                return
-        else:
+        if stale.filter(missing_at=None).update(missing_at=DatabaseNow()):
             emit("recovery.missing", owner=owner, reason=why)
+        elif not is_certain and not rows.filter(missing_at__isnull=False).exists():
+            step.action = "nothing: it beats again or is gone"
+            return
         _clean_owner(owner, status.pk, report)
         if len(report.failures) > before:
             raise _Incomplete

@@ -234,13 +234,15 @@ class Supervisor:
             emit("worker.stopping", owner=self._presence.owner)
         # In each round: a child that has only just been forked may not have heard it yet.
         self._children.signal_all(signal.SIGTERM)
+        if not self._children.running and self._give_up_at is None:
+            # Only what is left to settle keeps it: clean-up can do that as well.
+            self._give_up_at = now() + self._settings.shutdown_grace
         if (soon or graceful > 1) and self._abort_at is None:
             self._abort_at = now() + self._settings.shutdown_grace
         if self._abort_at is not None and now() >= self._abort_at:
             for slot in self._generations:
                 if self._stops.ask(self._board.task(slot), Board.ABORT):
                     emit("worker.aborting", task=UUID(bytes=self._board.task(slot)))
-            self._give_up_at = self._give_up_at or now() + self._settings.shutdown_grace + 5.0
 
     # -- cancels -------------------------------------------------------------------------------
 

@@ -79,9 +79,7 @@ class TaskRun(models.Model):
     task_id = models.UUIDField(db_index=True)
     name = models.CharField(max_length=200)
     worker = models.CharField(max_length=200, blank=True)
-    incarnation = models.BigIntegerField(
-        null=True, help_text="primary key of the process's AppStatus"
-    )
+    incarnation = models.UUIDField(null=True, help_text="primary key of the process's AppStatus")
     pid = models.PositiveIntegerField()
     began = models.BigIntegerField(help_text="CLOCK_MONOTONIC, nanoseconds")
     ended = models.BigIntegerField(null=True, help_text="CLOCK_MONOTONIC, nanoseconds")

@@ -163,14 +163,15 @@ class Home:
 
 @pytest.fixture
 def temporary() -> Iterator[str]:
-    """A temp directory with a path that is short enough for a socket (that of tmp_path may not be),
-    and odd."""
+    """A temp directory whose path is odd, and short enough for a socket (that of tmp_path may not
+    be)."""
     with tempfile.TemporaryDirectory(prefix="t %20'#\"ä", dir="/tmp") as directory:
         yield directory
 
 
 @pytest.fixture
 def home(tmp_path: Path, temporary: str) -> Iterator[Home]:
+    # Ends before `temporary` is removed.
     with Home(tmp_path / "data") as home:
         yield home
 
@@ -339,6 +340,25 @@ sys.stdin.read()
         assert home.client(url).ping()
         assert home.is_free("users.lock")
 
+    def test_process_without_standard_streams(self, home: Home) -> None:
+        program = """
+import os, sys
+from django_task_locks.embedded import socket_url
+reader, writer = os.dup(0), os.dup(1)
+os.closerange(0, 3)
+url = socket_url(sys.argv[1])
+for _ in range(3):
+    os.open("/dev/null", os.O_RDWR)
+os.write(writer, url.encode() + b"\\n")
+os.read(reader, 1)
+"""
+        client = home.client(home.launch(program).line())
+        before = run_id(client)
+        assert not home.is_free("keeper.lock")
+        # With what now are the standard streams, neither lock went away.
+        _, url = home.user()
+        assert run_id(home.client(url)) == before
+
 
 class TestEnd:
     def test_ends_with_its_last_user(self, home: Home) -> None:
@@ -466,7 +486,7 @@ class TestKills:
         kill(server_of(client))
         wait_until_restarted(client, before)
         assert client.get("key") == "value"
-        assert keeper_of(client)
+        keeper_of(client)  # its parent, now that the keeper has started it
 
     def test_orphan_is_adopted_by_the_next_start(self, home: Home, temporary: str) -> None:
         """All is killed but the server; the next one, elsewhere, has another temp directory."""

@@ -18,7 +18,7 @@ from django_task_locks.models import AppStatus, Task
 T = TypeVar("T")
 
 
-def wait_until(probe: Callable[[], T], timeout: float = 15.0, what: object = "") -> T:
+def wait_until(probe: Callable[[], T | None], timeout: float = 15.0, what: object = "") -> T:
     """Returns the probe's first true value; fails after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not (value := probe()):
@@ -40,6 +40,11 @@ def wait_for_state(task: Task, *states: str, timeout: float = 15.0) -> Task:
         return present if present.state in states else None
 
     return wait_until(probe, timeout, f"{task} in {' or '.join(states)}")
+
+
+def message(task: Task) -> str:
+    """The message of its error, as the row has it now."""
+    return str((refreshed(task).error or {})["message"])
 
 
 def wait_until_final(tasks: Iterable[Task], timeout: float = 30.0) -> list[Task]:

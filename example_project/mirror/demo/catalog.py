@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -47,6 +48,14 @@ def build_catalog() -> list[Entry]:
         )
     entries = [_create(offer, _passes_for(offer)) for offer in heaviest[:-1]]
     return [*entries, _create(heaviest[-1], passes=1)]
+
+
+def describe_catalog(entries: Sequence[Entry]) -> str:
+    names = ", ".join(str(entry.repository) for entry in entries)
+    files, size = sum(entry.files for entry in entries), sum(entry.size for entry in entries)
+    return (
+        f"{len(entries)} installed distributions ({files:,} files, {size / 1e6:,.0f} MB): {names}"
+    )
 
 
 def _weight(offer: Offer) -> int:

@@ -16,16 +16,17 @@ from mirror.demo.verify import (
     check_lock_service,
     check_order,
 )
-from mirror.demo.watching import Event, Running, View, Watcher
+from mirror.demo.watching import Event, Kind, Running, View, Watcher
 from mirror.demo.workers import Fleet, Kill, wait_until_gone
 from mirror.models import TaskRun
 
 TICK = 0.1
 # Seconds until the demo stops to wait; what has not ended by then is reported.
 LIMIT = 70.0
-# The kill comes when this part of the tasks has ended; from the second part on it takes any body.
+# The kill comes when this part of the tasks has ended and the worker is amid two syncs; from the
+# second part on, amid one.
 KILL_FROM = 0.4
-KILL_BY = 0.6
+KILL_BY = 0.5
 # A sync that began this many seconds ago is far from its end.
 YOUNG = 0.3
 
@@ -39,32 +40,33 @@ class Conductor:
     display: Display
     watcher: Watcher
     victim: str
-    kill: Kill | None = None
     number: int = 0
 
     def run(self) -> None:
         """Raises WorkerEnded if a worker ends by itself."""
         until = time.monotonic() + LIMIT
         self.fleet.start()
-        self._tell("note", f"{' and '.join(self.fleet.workers)} start, two executors each")
+        for worker in self.fleet.workers.values():
+            told = f"{worker.name} starts, with {worker.concurrency} executors (pid {worker.pid})"
+            self._tell("note", told)
         self._dispatch(self.scenario.opening)
         self._watch(until, lambda view: len(view.running) >= 2)
         self._dispatch(self.scenario.rest)
-        self._tell("note", describe_waits(self.watcher.look()))
+        self._tell_who_waits()
         self._watch(until, self._kill_if_due)
         self._watch(until, lambda view: self.watcher.all_final)
 
-    def checks(self, keys: Sequence[str]) -> list[Check]:
-        """Takes the names of all keys of the lock service, without the prefix."""
+    def checks(self, keys: Sequence[str], owners: Sequence[str]) -> list[Check]:
+        """Takes what `check_lock_service` takes."""
         jobs = list(self.watcher.jobs.values())
         outcomes = self.watcher.outcomes()
-        bodies = self.watcher.bodies(self.kill)
+        bodies = self.watcher.bodies()
         return [
             check_final_states(jobs, outcomes),
-            check_failures(jobs, outcomes, bodies, self.kill),
+            check_failures(jobs, outcomes, bodies, self.watcher.kill),
             check_exclusion(bodies),
             check_order(bodies),
-            check_lock_service(keys),
+            check_lock_service(keys, owners),
         ]
 
     def _dispatch(self, orders: Sequence[Order]) -> None:
@@ -74,6 +76,12 @@ class Conductor:
             self.watcher.add(job)
         first = self.number - len(orders) + 1
         self._tell("note", f"tasks #{first} to #{self.number} dispatched")
+
+    def _tell_who_waits(self) -> None:
+        view = self.watcher.look()
+        self.display.show(view)
+        for line in describe_waits(view):
+            self._tell("note", line)
 
     def _watch(self, until: float, is_enough: Callable[[View], bool]) -> None:
         while time.monotonic() < until and not self.watcher.all_final:
@@ -90,8 +98,7 @@ class Conductor:
             return False
         amid = [running for running in view.running if running.worker == self.victim]
         young = [running for running in amid if _has_far_to_go(running)]
-        in_mid_body = len(young) >= 2 or (young and view.final >= KILL_BY * view.total)
-        if not in_mid_body:
+        if len(young) < (2 if view.final < KILL_BY * view.total else 1):
             return False
         self._kill(amid)
         return True
@@ -105,7 +112,7 @@ class Conductor:
         at = worker.kill()
         worker.start()
         gone_at = wait_until_gone(pids, timeout=5)
-        self.kill = Kill(
+        self.watcher.kill = Kill(
             worker=self.victim,
             pid=pid,
             incarnation=incarnation,
@@ -118,7 +125,7 @@ class Conductor:
         after = f"{(gone_at - at) / 1e6:.0f} ms" if gone_at else "never within 5 s"
         self._tell("restarted", f"{self.victim} (pid {worker.pid}); old executors gone: {after}")
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _tell(self, kind: Kind, text: str) -> None:
         self.display.tell(Event(kind=kind, text=text))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol
 
@@ -58,9 +58,12 @@ class PlainDisplay:
             self.tell(event)
 
 
-def describe_waits(view: View, most: int = 3) -> str:
-    """Who waits on whom, in a line."""
+def describe_waits(view: View) -> Iterator[str]:
+    """Who waits on whom, with an example of each kind of task."""
     blocked = [waiting for waiting in view.waiting if waiting.blockers]
-    told = [f"{w.job} for {w.blockers[0].job} ({w.blockers[0].resource})" for w in blocked[:most]]
-    more = f", and {len(blocked) - most} more" if len(blocked) > most else ""
-    return f"{len(blocked)} wait: {'; '.join(told)}{more}" if blocked else "nothing waits"
+    yield f"{len(blocked)} tasks wait for others, for example:"
+    examples = {waiting.job.label.partition(" ")[0]: waiting for waiting in reversed(blocked)}
+    for waiting in sorted(examples.values(), key=lambda waiting: waiting.job.number):
+        first, *more = waiting.blockers
+        others = f", and for {len(more)} more" if more else ""
+        yield f"{waiting.job} waits for {first.job}, on {first.resource}{others}"

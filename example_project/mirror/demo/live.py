@@ -60,9 +60,10 @@ class LiveDisplay:
         self._live.__exit__(kind, error, traceback)
 
     def tell(self, event: Event) -> None:
-        line = Text(f"{time.monotonic() - self._began:5.1f} s  ", style="dim", no_wrap=True)
-        line.overflow = "ellipsis"
-        line.append(f"{MARKS[event.kind]} {event.text}", style=STYLES[event.kind])
+        kind = "" if event.kind == "note" else f"{event.kind} "
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(f"{time.monotonic() - self._began:5.1f} s  ", style="dim")
+        line.append(f"{MARKS[event.kind]} {kind}{event.text}", style=STYLES[event.kind])
         if event.kind in {"started", "completed"}:
             self._events.append(line)
         else:
@@ -123,6 +124,8 @@ def _cells(tasks: list[Running]) -> tuple[str | Text, str]:
     if not tasks:
         return Text("nothing", style="dim"), ""
     running = tasks[0]
+    if running.is_cut_off:
+        return Text(f"{running.job} is dead, not found yet", style="red"), ""
     return str(running.job), f"{running.seconds:.1f} s" if running.seconds is not None else ""
 
 

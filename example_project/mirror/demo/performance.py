@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror.demo.catalog import build_catalog
+from mirror.demo.catalog import build_catalog, describe_catalog
 from mirror.demo.conducting import Conductor
 from mirror.demo.display import Display, PlainDisplay
-from mirror.demo.premises import clear, remaining_keys, sole_use
+from mirror.demo.premises import clear, ended_owners, remaining_keys, sole_use
 from mirror.demo.scenario import build_scenario
 from mirror.demo.verify import Check
 from mirror.demo.watching import Watcher
@@ -29,9 +29,11 @@ class Performance:
     def run(self) -> list[Check]:
         """Raises Occupied, TooFewDistributions or WorkerEnded; ends all that it started."""
         with sole_use(self.var / "demo.lock"):
+            self.write("Starts with an empty database and an empty lock service.")
             clear()
             catalog = build_catalog()
             scenario = build_scenario(catalog)
+            self.write(f"Mirrors {describe_catalog(catalog)}.")
             fleet = Fleet(WORKERS, manage=self.manage, logs=self.var / "log")
             with fleet, self._display(fleet) as display:
                 conductor = Conductor(
@@ -42,7 +44,7 @@ class Performance:
                     victim=VICTIM,
                 )
                 conductor.run()
-            return conductor.checks(remaining_keys())
+            return conductor.checks(remaining_keys(), ended_owners())
 
     def _display(self, fleet: Fleet) -> Display:
         if self.is_terminal:

@@ -53,6 +53,14 @@ def remaining_keys() -> list[str]:
     return sorted(key.removeprefix(prefix) for key in _keys())
 
 
+def ended_owners() -> list[str]:
+    """The processes that the lock service or the database lists, apart from this one."""
+    manager = get_lock_manager()
+    known = {status.owner for status in AppStatus.objects.all()} | set(manager.owners())
+    me = AppStatus.objects.current()
+    return sorted(known - {me.owner} if me else known)
+
+
 def _keys() -> Iterator[str]:
     manager = get_lock_manager()
     for key in manager.client.scan_iter(match=f"{manager.keys.base}*", count=1000):

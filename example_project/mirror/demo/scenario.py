@@ -79,7 +79,6 @@ def build_scenario(catalog: Sequence[Entry]) -> Scenario:
 def _round(entries: Sequence[Entry]) -> Iterator[Order]:
     for entry in entries:
         yield sync(entry)
-    for entry in entries:
         for publication in entry.publications:
             yield publish(entry, publication)
 

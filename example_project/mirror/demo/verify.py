@@ -50,7 +50,7 @@ class Body:
     """
 
     job: Job
-    incarnation: int | None
+    incarnation: UUID | None
     began: int
     ended: int | None
     cut_off: bool = False
@@ -143,13 +143,18 @@ def check_order(bodies: Sequence[Body]) -> Check:
     )
 
 
-def check_lock_service(keys: Collection[str]) -> Check:
-    """Takes the names of all keys, without the prefix."""
+def check_lock_service(keys: Collection[str], owners: Collection[str] = ()) -> Check:
+    """Takes the names of all keys, without the prefix, and the processes that are registered
+    although they have ended.
+    """
     left = [key for key in sorted(keys) if key.partition(":")[0] not in BOOKKEEPING]
     stays = ", ".join(key for key in sorted(keys) if key not in left) or "nothing at all"
     return Check(
         text=f"The lock service holds no lock, request or registry; what stays: {stays}.",
-        problems=tuple(f"left behind: {key}" for key in left),
+        problems=tuple(
+            [f"left behind: {key}" for key in left]
+            + [f"still registered: {owner}" for owner in sorted(owners)]
+        ),
     )
 
 

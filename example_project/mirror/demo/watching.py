@@ -30,12 +30,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A task whose body runs. `seconds` is None until the body has recorded its begin."""
+    """A task that runs, as its row says.
+
+    `seconds` is None until the body has recorded its begin. One of a killed worker is cut off: it
+    runs no more, and nobody has found out yet.
+    """
 
     job: Job
     worker: str
-    incarnation: int
+    incarnation: UUID
     seconds: float | None
+    is_cut_off: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,7 @@ class Watcher:
 
     def __init__(self, titles: Mapping[str, str]) -> None:
         self.jobs: dict[UUID, Job] = {}
+        self.kill: Kill | None = None
         self._manager = get_lock_manager()
         self._titles = titles
         self._states: dict[UUID, str] = {}
@@ -100,6 +106,8 @@ class Watcher:
                         job=job,
                         worker=row["worker_name"],
                         incarnation=row["app_lock_id"],
+                        is_cut_off=self.kill is not None
+                        and self.kill.incarnation == row["app_lock_id"],
                         seconds=(time.monotonic_ns() - run.began) / SECOND if run else None,
                     )
                 )
@@ -119,9 +127,9 @@ class Watcher:
             for id, row in self._rows().items()
         }
 
-    def bodies(self, kill: Kill | None) -> list[Body]:
+    def bodies(self) -> list[Body]:
         """All bodies that ran; those that the kill cut off end when their process was gone."""
-        bodies = []
+        bodies, kill = [], self.kill
         for run in TaskRun.objects.filter(task_id__in=self.jobs).order_by("began"):
             killed = kill is not None and run.incarnation == kill.incarnation
             cut_off = killed and run.ended is None
@@ -146,9 +154,10 @@ class Watcher:
             before, now = self._states.get(id, "waiting"), row["state"]
             if before == now:
                 continue
-            job, worker = self.jobs[id], row["worker_name"] or "here"
+            job = self.jobs[id]
+            where = "here, immediately" if job.immediate else f"on {row['worker_name']}"
             if before == "waiting" and now != "canceled":
-                yield Event(kind="started", text=f"{job}, {worker}")
+                yield Event(kind="started", text=f"{job}, {where}")
             if now == "completed":
                 yield Event(kind="completed", text=f"{job}: {_told(row['result'])}")
             elif now in FINAL:
@@ -173,4 +182,4 @@ class Watcher:
 def _told(result: Any) -> str:
     if not isinstance(result, dict):
         return str(result)
-    return ", ".join(f"{key} {str(value)[:12]}" for key, value in result.items())
+    return ", ".join(f"{key} {value}" for key, value in result.items() if isinstance(value, int))

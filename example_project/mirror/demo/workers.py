@@ -28,7 +28,7 @@ class Kill:
 
     worker: str
     pid: int
-    incarnation: int
+    incarnation: UUID
     task_ids: frozenset[UUID]
     at: int
     """When the signal was sent: CLOCK_MONOTONIC, nanoseconds."""

@@ -21,7 +21,7 @@ from mirror.demo.workers import Kill
 
 COMPLETED = Outcome(state="completed")
 LOST = Outcome(state="failed", reason=WORKER_GONE)
-KILLED, OTHER = 1, 2
+KILLED, OTHER = UUID(int=1), UUID(int=2)
 
 
 def job(
@@ -39,7 +39,7 @@ def job(
 
 
 def body(
-    job: Job, began: int, ended: int | None, *, incarnation: int = OTHER, cut_off: bool = False
+    job: Job, began: int, ended: int | None, *, incarnation: UUID = OTHER, cut_off: bool = False
 ) -> Body:
     return Body(job=job, incarnation=incarnation, began=began, ended=ended, cut_off=cut_off)
 
@@ -143,9 +143,10 @@ class LockService(SimpleTestCase):
         assert check_lock_service(["seq", "token", "lanes"]).ok
 
     def test_all_else_is_named(self) -> None:
-        check = check_lock_service(["seq", "lock:a", "request:1", "owner:w@1"])
+        check = check_lock_service(["seq", "lock:a", "request:1", "owner:w@1"], ["w@1"])
         assert check.problems == (
             "left behind: lock:a",
             "left behind: owner:w@1",
             "left behind: request:1",
+            "still registered: w@1",
         )

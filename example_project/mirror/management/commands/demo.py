@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from pathlib import Path
@@ -34,6 +35,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _leave)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # An encoding may lack the check marks.
         performance = Performance(
             manage=Path(settings.BASE_DIR, "manage.py"),
             var=Path(settings.VAR_DIR),

@@ -1,0 +1,115 @@
+"""Canceling tasks of real workers."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from django_task_locks import cancel_task, dispatch
+from django_task_locks.locks import LockManager
+from django_task_locks.models import State, Task
+from tests.support.intervals import runs_of
+from tests.support.processes import (
+    Worker,
+    message,
+    refreshed,
+    wait_for_state,
+    wait_until,
+    wait_until_final,
+)
+from tests.support.redis_state import leftovers
+from tests.testapp import tasks
+from tests.testapp.models import Run
+
+
+def begun(task: Task) -> Run:
+    return wait_until(lambda: Run.objects.filter(task_id=task.pk).first())
+
+
+def test_a_waiting_task_is_canceled_at_once_and_those_behind_it_move_up(
+    worker: Worker, locks: LockManager, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    busy = dispatch(tasks.record_until, ["busy", str(gate)], shared=["r"])
+    begun(busy)
+    waiting = dispatch(tasks.record, ["canceled"], exclusive=["r"])
+    behind = dispatch(tasks.record, ["behind"], shared=["r"])
+    assert cancel_task(waiting).state == State.CANCELED
+    wait_for_state(behind, State.COMPLETED, timeout=5)
+    gate.touch()
+    wait_for_state(busy, State.COMPLETED)
+    assert waiting.pk not in runs_of([waiting])
+    assert message(waiting) == "Canceled before it started."
+    assert leftovers(locks) == set()
+
+
+@pytest.mark.parametrize("body", [tasks.record, tasks.arecord, tasks.burn, tasks.stubborn])
+def test_a_running_task_stops_within_a_second(
+    body: object, worker: Worker, locks: LockManager
+) -> None:
+    task = dispatch(body, ["victim", 60.0], exclusive=["r"])  # type: ignore[arg-type]
+    next_one = dispatch(tasks.record, ["next"], exclusive=["r"])
+    run = begun(task)
+    asked_at = time.monotonic()
+    assert cancel_task(task.pk).state == State.CANCELING
+    wait_for_state(next_one, State.COMPLETED, timeout=5)
+    next_began = runs_of([next_one])[next_one.pk].began
+    assert next_began - asked_at < 1.0
+    assert refreshed(task).state == State.CANCELED
+    run.refresh_from_db()
+    assert run.ended is None or run.ended < next_began
+    assert leftovers(locks) == set()
+
+
+def test_programs_that_a_canceled_task_has_started_are_stopped_too(
+    worker: Worker, locks: LockManager, tmp_path: Path
+) -> None:
+    alive = tmp_path / "alive"
+    task = dispatch(tasks.with_subprocess, ["parent", str(alive)], exclusive=["r"])
+    next_one = dispatch(tasks.record, ["next"], exclusive=["r"])
+    wait_until(alive.exists)
+    cancel_task(task)
+    wait_for_state(next_one, State.COMPLETED, timeout=5)
+    assert refreshed(task).state == State.CANCELED
+    assert float(alive.read_text()) < runs_of([next_one])[next_one.pk].began
+
+
+def test_L26_a_lost_message_is_made_up_for_by_the_next_beat(
+    worker: Worker, locks: LockManager
+) -> None:
+    task = dispatch(tasks.record, ["victim", 60.0], exclusive=["r"])
+    begun(task)
+    Task.objects.filter(pk=task.pk).update(state=State.CANCELING)  # and no message at all
+    wait_for_state(task, State.CANCELED, timeout=5)
+    assert leftovers(locks) == set()
+
+
+def test_cancels_that_race_with_start_and_finish_leave_nothing_behind(
+    worker: Worker, locks: LockManager
+) -> None:
+    dispatched = []
+    for number in range(60):
+        task = dispatch(tasks.record, [f"{number}"], exclusive=["r"], shared=["s"])
+        dispatched.append(task)
+        if number % 2:
+            cancel_task(task)
+    ended = wait_until_final(dispatched)
+    assert {task.state for task in ended} <= {State.COMPLETED, State.CANCELED}
+    assert all(task.state == State.COMPLETED for task in ended[::2])
+    ran = runs_of(ended)
+    assert all(task.pk in ran for task in ended if task.state == State.COMPLETED)
+    wait_until(lambda: not leftovers(locks))
+
+
+def test_canceling_one_task_does_not_touch_its_executors_next(
+    worker: Worker, locks: LockManager
+) -> None:
+    """The message comes when its task has just ended: the slot is at the next one by then."""
+    for _ in range(20):
+        first = dispatch(tasks.record, ["first", 0.01], exclusive=["r"])
+        second = dispatch(tasks.record, ["second", 0.05], exclusive=["r"])
+        wait_for_state(first, State.COMPLETED, State.RUNNING)
+        cancel_task(first)
+        ended = wait_until_final([first, second])
+        assert ended[0].state in (State.COMPLETED, State.CANCELED)
+        assert ended[1].state == State.COMPLETED

@@ -1,0 +1,123 @@
+"""Redis or the database away while workers are at work; and what an idle worker costs."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_task_locks import dispatch
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.locks import LockManager
+from django_task_locks.models import AppStatus, State, Task
+from tests.support import suite
+from tests.support.processes import Workers, refreshed, wait_for_state, wait_until
+from tests.support.redis_state import leftovers
+from tests.support.servers import ValkeyServer
+from tests.testapp import tasks
+from tests.testapp.models import Run
+
+
+@pytest.fixture
+def own_valkey(locks: LockManager, settings: Any) -> Iterator[ValkeyServer]:
+    """A Valkey of this test's own, which keeps its data over a restart."""
+    with ValkeyServer(appendonly="yes", appendfsync="always") as server:
+        settings.TASK_LOCKS = {**settings.TASK_LOCKS, "redis": server.url}
+        yield server
+
+
+def test_a_running_task_outlives_redis_and_is_released_when_it_is_back(
+    own_valkey: ValkeyServer, workers: Workers, tmp_path: Path
+) -> None:
+    worker = workers.start("--concurrency", "2", redis=own_valkey.url)
+    gate = tmp_path / "gate"
+    task = dispatch(tasks.record_until, ["busy", str(gate)], exclusive=["r"])
+    next_one = dispatch(tasks.record, ["next"], exclusive=["r"])
+    wait_for_state(task, State.RUNNING)
+    own_valkey.kill()
+    worker.wait_for_log("unavailable")
+    gate.touch()
+    wait_for_state(task, State.COMPLETED)
+    assert refreshed(next_one).state == State.WAITING
+    late = dispatch(tasks.record, ["dispatched without Redis"], exclusive=["r"])
+    own_valkey.start()
+    wait_for_state(next_one, State.COMPLETED)
+    wait_for_state(late, State.COMPLETED)  # the periodic clean-up sends it
+    wait_until(lambda: not leftovers(get_lock_manager()))
+    assert worker.process.poll() is None
+    assert Run.objects.count() == 3
+
+
+def test_an_idle_worker_waits_for_redis_and_goes_on(
+    own_valkey: ValkeyServer, workers: Workers
+) -> None:
+    worker = workers.start(redis=own_valkey.url)
+    own_valkey.kill()
+    worker.wait_for_log("unavailable")
+    own_valkey.start()
+    wait_for_state(dispatch(tasks.add, [1]), State.COMPLETED)
+    worker.wait_for_log("available again")
+    assert worker.process.poll() is None
+
+
+def test_a_worker_stops_cleanly_enough_without_redis(
+    own_valkey: ValkeyServer, workers: Workers
+) -> None:
+    worker = workers.start(redis=own_valkey.url)
+    own_valkey.kill()
+    worker.wait_for_log("unavailable")
+    assert worker.stop() == 1
+    assert "Traceback" not in worker.log()
+    own_valkey.start()
+    workers.start(redis=own_valkey.url)  # under the same name: it clears up
+    wait_for_state(dispatch(tasks.add, [1]), State.COMPLETED)
+    wait_until(lambda: AppStatus.objects.filter(app_type="worker").count() == 1)
+
+
+def test_a_rolled_back_dispatch_never_runs(workers: Workers, locks: LockManager) -> None:
+    workers.start()
+
+    class Undo(Exception):
+        pass
+
+    with suppress(Undo), transaction.atomic():
+        dispatch(tasks.record, ["never"], exclusive=["r"])
+        raise Undo
+    with transaction.atomic():
+        task = dispatch(tasks.record, ["once"], exclusive=["r"])
+        assert locks.inspect_request(str(task.pk)) is None
+        assert not Run.objects.exists()
+    wait_for_state(task, State.COMPLETED)
+    assert [run.label for run in Run.objects.all()] == ["once"]
+    assert Task.objects.count() == 1
+    assert leftovers(locks) == set()
+
+
+def test_an_idle_worker_asks_the_database_nothing_but_its_heartbeat(
+    workers: Workers, locks: LockManager
+) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("counted in PostgreSQL's log of statements")
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER DATABASE test_task_locks SET log_statement = 'all'")
+    try:
+        # No clean-up in the time that is watched: that is one process's of a whole deployment.
+        worker = workers.start("--concurrency", "2", cleanup_interval=3600.0)
+        wait_for_state(dispatch(tasks.add, [1]), State.COMPLETED)
+        start = suite.postgres.log_file.stat().st_size
+        first = worker.status().last_heartbeat
+        beats = 5
+        wait_until(
+            lambda: (worker.status().last_heartbeat - first).total_seconds() > beats * suite.TTL / 6
+        )
+        with suite.postgres.log_file.open() as log:
+            log.seek(start)
+            statements = [line for line in log if "statement: " in line or "execute " in line]
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER DATABASE test_task_locks RESET log_statement")
+    theirs = [line for line in statements if 'UPDATE "django_task_locks_appstatus"' in line]
+    assert beats - 1 <= len(theirs) <= beats + 3
+    assert statements == theirs

@@ -1,0 +1,138 @@
+"""System checks: what is wrong with the settings is told before anything runs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core import checks
+from django.core.cache import caches
+from pytest_django.fixtures import SettingsWrapper
+
+LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+
+
+def redis_cache(client: str = "default.DefaultClient", url: str = "redis://h") -> dict[str, Any]:
+    return {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": url,
+        "OPTIONS": {"CLIENT_CLASS": f"django_redis.client.{client}"},
+    }
+
+
+@pytest.fixture(autouse=True)
+def _fresh_caches(settings: SettingsWrapper) -> Iterator[None]:
+    yield
+    caches.close_all()
+
+
+def found() -> list[tuple[str, str]]:
+    """Id and message of each problem."""
+    return [
+        (str(message.id), str(message.msg))
+        for message in checks.run_checks(tags=["django_task_locks"])
+    ]
+
+
+def test_settings_of_these_tests_are_well() -> None:
+    assert found() == []
+
+
+def test_E001_unknown_key_and_refused_value_are_an_error_each(settings: SettingsWrapper) -> None:
+    settings.TASK_LOCKS = {"prefx": "app", "ttl": 0}
+
+    (first, unknown), (second, refused) = found()
+
+    assert first == second == "django_task_locks.E001"
+    assert "'prefx'] is unknown: did you mean 'prefix'?" in unknown
+    assert refused == "TASK_LOCKS['ttl'] is 0: seconds from 0.5 to 86400 are accepted."
+
+
+def test_E001_url_of_unknown_scheme_is_the_only_error(settings: SettingsWrapper) -> None:
+    settings.TASK_LOCKS = {"redis": "http://host"}
+
+    ((id, message),) = found()
+
+    assert id == "django_task_locks.E001"
+    assert "'http://host'" in message
+    assert "redis://, rediss://, unix://, embedded:// is accepted" in message
+
+
+def test_E002_alias_that_caches_does_not_have(settings: SettingsWrapper) -> None:
+    settings.TASK_LOCKS = {"redis": "locks"}
+
+    ((id, message),) = found()
+
+    assert id == "django_task_locks.E002"
+    assert message.startswith("TASK_LOCKS['redis'] is 'locks': CACHES has no such alias; ")
+    assert "django_redis.cache.RedisCache" in message
+
+
+def test_E002_alias_whose_backend_cannot_be_imported(settings: SettingsWrapper) -> None:
+    settings.CACHES = {"default": {"BACKEND": "nowhere.RedisCache"}}
+
+    ((id, message),) = found()
+
+    assert id == "django_task_locks.E002"
+    assert "no such alias" not in message
+    assert "nowhere.RedisCache" in message
+
+
+def test_E002_alias_of_another_kind_of_cache(settings: SettingsWrapper) -> None:
+    settings.CACHES = {"default": LOCMEM}
+
+    ((id, message),) = found()
+
+    assert id == "django_task_locks.E002"
+    assert "a cache of django.core.cache.backends.locmem.LocMemCache" in message
+    assert "or a URL such as redis://host:6379/0" in message
+
+
+def test_E002_cache_that_spreads_its_keys_over_servers(settings: SettingsWrapper) -> None:
+    settings.CACHES = {"default": redis_cache("sharded.ShardClient")}
+
+    ((id, message),) = found()
+
+    assert id == "django_task_locks.E002"
+    assert "with client ShardClient" in message
+
+
+@pytest.mark.parametrize("client", ["default.DefaultClient", "herd.HerdClient"])
+def test_django_redis_cache_is_well_though_its_server_is_away(
+    settings: SettingsWrapper, client: str
+) -> None:
+    settings.CACHES = {"default": LOCMEM, "locks": redis_cache(client, "redis://127.0.0.1:1/0")}
+    settings.TASK_LOCKS = {"redis": "locks"}
+
+    assert found() == []
+
+
+@pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///no.sock"])
+def test_url_is_well_whatever_the_caches_are(settings: SettingsWrapper, url: str) -> None:
+    settings.CACHES = {"default": LOCMEM}
+    settings.TASK_LOCKS = {"redis": url}
+
+    assert found() == []
+
+
+@pytest.mark.parametrize("has_redis", [True, False])
+def test_project_without_task_locks_is_checked_by_the_defaults(has_redis: bool) -> None:
+    cache = redis_cache() if has_redis else LOCMEM
+    program = f"""
+import json
+import django
+from django.conf import settings
+from django.core import checks
+settings.configure(INSTALLED_APPS=["django_task_locks"], CACHES={{"default": {cache!r}}})
+django.setup()
+print(json.dumps([message.id for message in checks.run_checks(tags=["django_task_locks"])]))
+"""
+    environment = {**os.environ}
+    environment.pop("DJANGO_SETTINGS_MODULE", None)
+
+    output = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment)
+
+    assert json.loads(output) == ([] if has_redis else ["django_task_locks.E002"])
