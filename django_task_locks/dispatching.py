@@ -10,7 +10,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import router, transaction
 
-from django_task_locks import execution
+from django_task_locks import execution, messages
 from django_task_locks import immediate as immediate_tasks
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
@@ -19,8 +19,9 @@ from django_task_locks.exceptions import InvalidTransition, LockServiceUnavailab
 from django_task_locks.execution import load_function
 from django_task_locks.immediate import CANCELED_BY_CALLER
 from django_task_locks.managers import DatabaseNow
-from django_task_locks.models import State, Task, TaskGroup, reason
+from django_task_locks.models import Task, TaskGroup, reason
 from django_task_locks.orders import Order, lock_request
+from django_task_locks.states import State
 
 _CANCEL_ROUNDS = 20
 
@@ -136,8 +137,9 @@ def cancel_task(task: Task | UUID | str) -> Task:
                 return found
             # Who runs it is known only now: it may have started after the first look.
             found = Task.objects.using(alias).select_related("app_lock").get(pk=pk)
-        if found.state == State.CANCELING:
-            transaction.on_commit(partial(_send_cancel, found), using=alias, robust=True)
+        if found.state == State.CANCELING and found.app_lock is not None:
+            send = partial(messages.send_cancel, found.app_lock.owner, found.pk)
+            transaction.on_commit(send, using=alias, robust=True)
         return found
     raise InvalidTransition(
         f"task {pk} changed its state {_CANCEL_ROUNDS} times while it was being canceled; try again"
@@ -184,15 +186,6 @@ def _send_or_warn(task: Task) -> None:
         send_request(task)
     except LockServiceUnavailable as error:
         emit("task.not_sent", task=task.pk, name=task.name, error=error)
-
-
-def _send_cancel(task: Task) -> None:
-    if task.app_lock is None:
-        return
-    try:
-        get_lock_manager().send(task.app_lock.owner, f"cancel {task.pk}")
-    except LockServiceUnavailable as error:
-        emit("task.cancel_not_sent", task=task.pk, error=error)
 
 
 def _not_run(task: Task, why: str) -> Task:

@@ -16,7 +16,8 @@ from django.utils.module_loading import import_string
 from django_task_locks import payloads, releasing
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
-from django_task_locks.models import State, Task, reason
+from django_task_locks.models import Task, reason
+from django_task_locks.states import State
 
 _MAX_TRACEBACK = 20_000
 _MAX_MESSAGE = 4_000

@@ -12,8 +12,9 @@ from django_task_locks.exceptions import LockServiceUnavailable
 from django_task_locks.execution import Outcome
 from django_task_locks.locks.requests import Grant
 from django_task_locks.managers import DatabaseNow
-from django_task_locks.models import State, Task, reason
+from django_task_locks.models import Task, reason
 from django_task_locks.orders import lock_request
+from django_task_locks.states import State
 
 BLOCKED = "Resources temporarily unavailable."
 UNAVAILABLE = "Lock service unavailable."

@@ -8,6 +8,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
 
+from django_task_locks.states import State
+
 if TYPE_CHECKING:
     from django_task_locks.models import AppStatus, Task  # noqa: F401 - Task: as a text below
 
@@ -51,8 +53,8 @@ class AppStatusQuerySet(models.QuerySet["AppStatus"]):
 class TaskQuerySet(models.QuerySet["Task"]):
     def incomplete(self) -> "TaskQuerySet":
         """Tasks without a final state."""
-        return self.filter(state__in=("waiting", "running", "canceling"))
+        return self.filter(state__in=State.incomplete())
 
     def owned(self) -> "TaskQuerySet":
         """Tasks that a process runs."""
-        return self.filter(state__in=("running", "canceling"))
+        return self.filter(state__in=State.owned())

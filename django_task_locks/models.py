@@ -11,6 +11,7 @@ from django_task_locks import signals
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.ids import uuid7
 from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, TaskQuerySet
+from django_task_locks.states import OnWorkerLoss, State
 
 if TYPE_CHECKING:
     _TextField = models.TextField[Any, Any]
@@ -85,33 +86,6 @@ class TaskGroup(models.Model):
 
     def __str__(self) -> str:
         return self.description or str(self.pk)
-
-
-class State(models.TextChoices):
-    WAITING = "waiting"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELING = "canceling"
-    CANCELED = "canceled"
-
-    @classmethod
-    def owned(cls) -> tuple["State", ...]:
-        """States in which a process runs the task."""
-        return (cls.RUNNING, cls.CANCELING)
-
-    @classmethod
-    def incomplete(cls) -> tuple["State", ...]:
-        return (cls.WAITING, *cls.owned())
-
-    @property
-    def is_final(self) -> bool:
-        return self not in self.incomplete()
-
-
-class OnWorkerLoss(models.TextChoices):
-    FAIL = "fail"
-    REQUEUE = "requeue"
 
 
 class Task(models.Model):

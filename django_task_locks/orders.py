@@ -18,7 +18,8 @@ from django_task_locks.locks.requests import (
     validated_queue,
 )
 from django_task_locks.locks.resources import normalized, resource_names
-from django_task_locks.models import OnWorkerLoss, Task, TaskGroup
+from django_task_locks.models import Task, TaskGroup
+from django_task_locks.states import OnWorkerLoss
 
 
 def resolved(func: Any) -> tuple[str, Callable[..., Any]]:

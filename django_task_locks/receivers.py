@@ -1,12 +1,16 @@
 """Locks follow the task's state: the one place that releases in normal operation."""
 
+from functools import partial
 from typing import Any
 
-from django.dispatch import receiver
+from django.db import transaction
+from django.db.models.signals import pre_delete
 
-from django_task_locks import releasing
-from django_task_locks.models import State, Task
+from django_task_locks import messages, releasing
+from django_task_locks.locks.keys import queue_owner
+from django_task_locks.models import AppStatus, Task
 from django_task_locks.signals import task_state_changed
+from django_task_locks.states import State
 
 
 def release_on_final_state(
@@ -19,5 +23,22 @@ def release_on_final_state(
     releasing.release(str(task.pk), None if old_state == State.WAITING else task.lock_token)
 
 
+def stop_on_delete(sender: type[Task], instance: Task, using: str, **kwargs: Any) -> None:
+    """A row that is deleted while it waits leaves the queue. One that runs keeps its locks until
+    its process has stopped the code and releases them itself.
+    """
+    if instance.is_final:
+        return
+    present = Task.objects.using(using).filter(pk=instance.pk).first() or instance
+    if present.state in State.owned() and present.app_lock_id is not None:
+        process = AppStatus(pk=present.app_lock_id, name=present.worker_name)
+        action = partial(messages.send_cancel, process.owner, present.pk)
+    else:
+        # Only while nobody has claimed it: it may start between this look and the deletion.
+        action = partial(releasing.release, str(present.pk), owner=queue_owner(present.queue))
+    transaction.on_commit(action, using=using, robust=True)
+
+
 def connect() -> None:
-    receiver(task_state_changed, dispatch_uid="django_task_locks.release")(release_on_final_state)
+    task_state_changed.connect(release_on_final_state, dispatch_uid="django_task_locks.release")
+    pre_delete.connect(stop_on_delete, sender=Task, dispatch_uid="django_task_locks.delete")

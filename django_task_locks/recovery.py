@@ -19,9 +19,10 @@ from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.locks.keys import QUEUE_OWNER
 from django_task_locks.managers import DatabaseNow, TaskQuerySet
-from django_task_locks.models import AppStatus, State, Task
+from django_task_locks.models import AppStatus, Task
 from django_task_locks.presence import default_name
 from django_task_locks.settling import MISSING, find_task, settle_request, settle_task
+from django_task_locks.states import State
 
 _BATCH = 500
 PLANNED, DONE, FAILED = "planned", "done", "failed"

@@ -12,7 +12,8 @@ from django_task_locks import dispatching
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
-from django_task_locks.models import OnWorkerLoss, State, Task, reason
+from django_task_locks.models import Task, reason
+from django_task_locks.states import OnWorkerLoss, State
 
 MISSING = "Worker has gone missing."
 

@@ -30,8 +30,9 @@ from django_task_locks.exceptions import (
 from django_task_locks.execution import Interrupted, Outcome
 from django_task_locks.locks.requests import Claimed, Idle, Lane, Lanes
 from django_task_locks.managers import TaskQuerySet
-from django_task_locks.models import AppStatus, State, Task, described
+from django_task_locks.models import AppStatus, Task, described
 from django_task_locks.presence import Presence
+from django_task_locks.states import State
 from django_task_locks.worker.guard import NO_TASK, Board
 from django_task_locks.worker.os_signals import ExecutorSignals, Woken
 

@@ -14,15 +14,16 @@ from uuid import UUID
 from django.db import DatabaseError, connections, router
 from django.db.utils import InterfaceError
 
-from django_task_locks import presence, recovery
+from django_task_locks import messages, presence, recovery
 from django_task_locks.conf import Settings, get_settings
 from django_task_locks.connections import close_connections, get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import LockServiceUnavailable, TaskLocksError
 from django_task_locks.locks.requests import Claimant
-from django_task_locks.models import AppStatus, State, Task
+from django_task_locks.models import AppStatus, Task
 from django_task_locks.presence import Presence
 from django_task_locks.settling import settle_request
+from django_task_locks.states import State
 from django_task_locks.worker.children import Children, Exit, Guard
 from django_task_locks.worker.control import ControlChannel
 from django_task_locks.worker.executor import ABORTED, Executor, Orders
@@ -221,9 +222,8 @@ class Supervisor:
     # -- messages and signals ------------------------------------------------------------------
 
     def _obey(self, message: str) -> None:
-        word, _, argument = message.partition(" ")
-        if word == "cancel":
-            self._stops.ask(UUID(argument).bytes, Board.CANCEL)
+        if task := messages.task_to_cancel(message):
+            self._stops.ask(task.bytes, Board.CANCEL)
 
     def _heed_signals(self) -> None:
         graceful, soon = self._signals.graceful, self._signals.soon

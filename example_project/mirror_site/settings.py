@@ -16,6 +16,7 @@ SECRET_KEY = "only-for-the-example"  # noqa: S105
 DEBUG = False
 ALLOWED_HOSTS: list[str] = []
 USE_TZ = True
+TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = ["django_task_locks", "mirror"]

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from django_task_locks import cancel_task, dispatch
@@ -113,3 +114,33 @@ def test_canceling_one_task_does_not_touch_its_executors_next(
         ended = wait_until_final([first, second])
         assert ended[0].state in (State.COMPLETED, State.CANCELED)
         assert ended[1].state == State.COMPLETED
+
+
+def test_deleting_a_running_task_stops_it_before_its_locks_are_free(
+    worker: Worker, locks: LockManager
+) -> None:
+    task = dispatch(tasks.stubborn, ["deleted", 60.0], exclusive=["r"])
+    next_one = dispatch(tasks.record, ["next"], exclusive=["r"])
+    run = begun(task)
+    asked_at = time.monotonic()
+    Task.objects.filter(pk=task.pk).delete()
+    wait_for_state(next_one, State.COMPLETED, timeout=5)
+    assert runs_of([next_one])[next_one.pk].began - asked_at < 1.0
+    assert not psutil.pid_exists(run.pid)
+    assert not Task.objects.filter(pk=task.pk).exists()
+    assert leftovers(locks) == set()
+
+
+def test_deleting_a_waiting_task_takes_it_out_of_the_queue(
+    worker: Worker, locks: LockManager, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    busy = dispatch(tasks.record_until, ["busy", str(gate)], shared=["r"])
+    begun(busy)
+    waiting = dispatch(tasks.record, ["deleted"], exclusive=["r"])
+    behind = dispatch(tasks.record, ["behind"], shared=["r"])
+    waiting.delete()
+    wait_for_state(behind, State.COMPLETED, timeout=5)
+    gate.touch()
+    wait_for_state(busy, State.COMPLETED)
+    assert leftovers(locks) == set()

@@ -91,6 +91,8 @@ def observed(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
 def lit_lanes(snapshot: dict[str, Value], keys: Keys) -> set[str]:
     """The lanes with a wake marker, of which there is never more than one."""
     family = keys.wake("")
-    lit = {key.removeprefix(family): value for key, value in snapshot.items() if key.startswith(family)}
+    lit = {
+        key.removeprefix(family): value for key, value in snapshot.items() if key.startswith(family)
+    }
     assert all(value == {"1": 0} for value in lit.values()), lit
     return set(lit)

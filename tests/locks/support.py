@@ -44,7 +44,10 @@ class Executor:
     """One executor of a worker: knows the lanes, as far as it was told, and reads all of its own."""
 
     def __init__(
-        self, manager: LockManager, claimant: Claimant = WORKER, queues: Iterable[str] = ("default",)
+        self,
+        manager: LockManager,
+        claimant: Claimant = WORKER,
+        queues: Iterable[str] = ("default",),
     ) -> None:
         self.manager = manager
         self.claimant = claimant
@@ -76,9 +79,7 @@ class Executor:
         if not isinstance(reply, Lanes):
             return False
         self.version = reply.version
-        self.lanes = [
-            name for name, lane in reply.lanes.items() if lane.queue in self.queues
-        ]
+        self.lanes = [name for name, lane in reply.lanes.items() if lane.queue in self.queues]
         return True
 
 

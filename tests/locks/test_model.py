@@ -142,9 +142,7 @@ class LockMachine(RuleBasedStateMachine):
 
     def learn_tokens(self, found: dict[str, Any]) -> None:
         """The model knows no tokens: each new one is greater than all that were given before."""
-        new = [
-            request for request in self.model.in_order("held") if request.token is None
-        ]
+        new = [request for request in self.model.in_order("held") if request.token is None]
         for request in new:
             request.token = int(found[self.keys.request(request.id)]["token"])
             assert request.token > self.last_token
@@ -442,9 +440,7 @@ class LockMachine(RuleBasedStateMachine):
         generation = self.generations.get((owner, number), 1)
         process = model.Process(owner, TTL, (number, generation))
         for _ in self.repetitions(data):
-            wanted, got = self.ask(
-                partial(self.model.retire, process), "retire", claimant(process)
-            )
+            wanted, got = self.ask(partial(self.model.retire, process), "retire", claimant(process))
             assert set(got) == wanted
             assert len(got) == len(wanted)
         self.generations[owner, number] = generation + 1
@@ -509,7 +505,11 @@ class LockMachine(RuleBasedStateMachine):
         if request is None:
             assert found is None
             return
-        assert (found.state, found.owner, found.lane) == (request.state, request.owner, request.lane)
+        assert (found.state, found.owner, found.lane) == (
+            request.state,
+            request.owner,
+            request.lane,
+        )
         assert (set(found.exclusive), set(found.shared)) == (request.exclusive, request.shared)
         assert (found.token, found.score) == (request.token, layout.score(request))
         in_the_way = {other.id: other for other in self.model.in_the_way_of(request)}

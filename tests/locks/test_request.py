@@ -204,7 +204,9 @@ class TestClaimedAtTheGrant:
 class TestRepeated:
     """L20: the reply to a grant is lost and the client sends it again."""
 
-    @pytest.mark.parametrize("request_", [task("a", "r", shared=["s"]), hold("a", "r", shared=["s"])])
+    @pytest.mark.parametrize(
+        "request_", [task("a", "r", shared=["s"]), hold("a", "r", shared=["s"])]
+    )
     def test_L20_a_grant_is_answered_as_granted_again(
         self, manager: LockManager, stored: Picture, request_: LockRequest
     ) -> None:

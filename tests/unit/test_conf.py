@@ -112,7 +112,8 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "limit"), [({"heartbeat_interval": 10.1}, "10"), ({"ttl": 6, "heartbeat_interval": 3}, "2")]
+    ("given", "limit"),
+    [({"heartbeat_interval": 10.1}, "10"), ({"ttl": 6, "heartbeat_interval": 3}, "2")],
 )
 def test_heartbeat_interval_is_at_most_a_third_of_the_ttl(
     given: dict[str, Any], limit: str

@@ -35,9 +35,7 @@ def names_in_the_package() -> Iterator[tuple[str, str]]:
 
 
 def test_every_event_that_is_emitted_is_worded() -> None:
-    assert {
-        name: place for name, place in names_in_the_package() if name not in EVENTS
-    } == {}
+    assert {name: place for name, place in names_in_the_package() if name not in EVENTS} == {}
 
 
 def test_every_event_that_is_worded_is_emitted() -> None:

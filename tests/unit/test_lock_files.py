@@ -105,9 +105,7 @@ def test_file_is_free_only_when_the_last_fork_is_gone(tmp_path: Path, path: str)
             os.killpg(holder.process.pid, 9)
 
 
-def test_program_that_the_process_started_does_not_hold_the_file(
-    tmp_path: Path, path: str
-) -> None:
+def test_program_that_the_process_started_does_not_hold_the_file(tmp_path: Path, path: str) -> None:
     starter = """
 import os, subprocess, sys
 from django_task_locks.lock_files import LockFile
