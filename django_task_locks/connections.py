@@ -96,9 +96,10 @@ def _pool_from_cache(alias: str) -> tuple[ConnectionPool, str]:
 def _cache_parameters(alias: str) -> tuple[str, dict[str, Any]]:
     try:
         backend = caches[alias]
-    except InvalidCacheBackendError:
+    except InvalidCacheBackendError as error:
+        problem = str(error) if alias in caches.settings else "CACHES has no such alias"
         raise ImproperlyConfigured(
-            f"TASK_LOCKS['redis'] is {alias!r}: CACHES has no such alias; name one with backend "
+            f"TASK_LOCKS['redis'] is {alias!r}: {problem}; name one with backend "
             "django_redis.cache.RedisCache, or give a URL such as redis://host:6379/0"
         ) from None
     client = getattr(backend, "client", None)

@@ -87,9 +87,8 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     shown = str(value)
-    return (
-        shown if shown and not any(c.isspace() or c in '"=' for c in shown) else json.dumps(shown)
-    )
+    is_plain = shown.isprintable() and not any(character in ' "=' for character in shown)
+    return shown if shown and is_plain else json.dumps(shown)
 
 
 def emit(name: str, /, *, exc_info: bool | BaseException = False, **fields: object) -> None:

@@ -13,6 +13,8 @@ from django_task_locks.ids import uuid7
 from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, TaskQuerySet
 from django_task_locks.states import OnWorkerLoss, State
 
+__all__ = ["AppStatus", "OnWorkerLoss", "State", "Task", "TaskGroup", "described", "reason"]
+
 if TYPE_CHECKING:
     _TextField = models.TextField[Any, Any]
 else:

@@ -9,8 +9,8 @@ from django_task_locks import dispatch
 from django_task_locks.locks import LockManager
 from django_task_locks.models import AppStatus, State
 from tests.support.intervals import out_of_order, overlaps, runs_of
-from tests.support.processes import Worker, Workers, wait_for_state, wait_until, wait_until_final
-from tests.support.redis_state import leftovers
+from tests.support.processes import Worker, Workers, wait_for_state, wait_until_final
+from tests.support.redis_state import assert_nothing_is_left
 from tests.testapp import tasks
 
 
@@ -41,7 +41,7 @@ def test_conflicting_tasks_never_overlap_and_keep_their_order(
     assert len(runs_of(ended)) == 80
     assert overlaps(ended) == [], f"seed {seed}"
     assert out_of_order(ended) == [], f"seed {seed}"
-    assert leftovers(locks) == set()
+    assert_nothing_is_left(locks)
 
 
 def test_shared_holders_run_together_and_an_exclusive_one_waits_for_all_of_them(
@@ -66,7 +66,7 @@ def test_shared_holders_run_together_and_an_exclusive_one_waits_for_all_of_them(
     assert {task.state for task in ended} == {State.COMPLETED}
     assert overlaps(ended) == []
     assert out_of_order(ended) == []
-    assert leftovers(locks) == set()
+    assert_nothing_is_left(locks)
 
 
 def test_blocked_tasks_do_not_hold_up_others(
@@ -118,7 +118,7 @@ def test_burst_ends_when_nothing_is_left_to_do(workers: Workers, locks: LockMana
     assert worker.wait() == 0
     assert {task.state for task in wait_until_final(dispatched)} == {State.COMPLETED}
     assert not AppStatus.objects.filter(app_type="worker").exists()
-    assert leftovers(locks) == set()
+    assert_nothing_is_left(locks)
 
 
 def test_bodies_of_every_kind_end_as_they_should(worker: Worker, locks: LockManager) -> None:
@@ -148,7 +148,7 @@ def test_bodies_of_every_kind_end_as_they_should(worker: Worker, locks: LockMana
     error = expected[2][0].error or {}
     assert error["type"] == "builtins.ValueError"
     assert "raise ValueError(message)" in error["traceback"]
-    wait_until(lambda: not leftovers(locks), what="nothing left")
+    assert_nothing_is_left(locks)
 
 
 def test_L19_a_nested_immediate_task_leaves_its_parents_hold_intact(
@@ -158,4 +158,4 @@ def test_L19_a_nested_immediate_task_leaves_its_parents_hold_intact(
     parent = wait_for_state(parent, State.COMPLETED)
     child = parent.child_tasks.get()
     assert parent.result == {"inner": str(child.pk), "state": State.COMPLETED}
-    assert leftovers(locks) == set()
+    assert_nothing_is_left(locks)

@@ -14,7 +14,7 @@ from django_task_locks.locks import LockManager
 from django_task_locks.models import AppStatus, State, Task
 from tests.support import suite
 from tests.support.processes import Workers, refreshed, wait_for_state, wait_until
-from tests.support.redis_state import leftovers
+from tests.support.redis_state import assert_nothing_is_left
 from tests.support.servers import ValkeyServer
 from tests.testapp import tasks
 from tests.testapp.models import Run
@@ -45,7 +45,7 @@ def test_a_running_task_outlives_redis_and_is_released_when_it_is_back(
     own_valkey.start()
     wait_for_state(next_one, State.COMPLETED)
     wait_for_state(late, State.COMPLETED)  # the periodic clean-up sends it
-    wait_until(lambda: not leftovers(get_lock_manager()))
+    assert_nothing_is_left(get_lock_manager())
     assert worker.process.poll() is None
     assert Run.objects.count() == 3
 
@@ -92,7 +92,7 @@ def test_a_rolled_back_dispatch_never_runs(workers: Workers, locks: LockManager)
     wait_for_state(task, State.COMPLETED)
     assert [run.label for run in Run.objects.all()] == ["once"]
     assert Task.objects.count() == 1
-    assert leftovers(locks) == set()
+    assert_nothing_is_left(locks)
 
 
 def test_an_idle_worker_asks_the_database_nothing_but_its_heartbeat(

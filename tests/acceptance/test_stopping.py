@@ -18,7 +18,7 @@ from tests.support.processes import (
     wait_until,
     wait_until_final,
 )
-from tests.support.redis_state import leftovers
+from tests.support.redis_state import assert_nothing_is_left
 from tests.testapp import tasks
 from tests.testapp.models import Run
 
@@ -36,7 +36,7 @@ def test_an_idle_worker_ends_at_once_and_leaves_nothing(
     assert worker.stop(number) == 0
     assert time.monotonic() - asked_at < 2
     assert no_worker_is_left()
-    assert leftovers(locks) == set()
+    assert_nothing_is_left(locks)
     assert locks.owners() == {}
 
 
@@ -83,7 +83,7 @@ def test_what_outlasts_the_grace_is_aborted_and_released(
     assert Run.objects.get(label="soft").ended is not None, "its finally blocks ran"
     workers.start()
     wait_for_state(next_one, State.COMPLETED)
-    assert leftovers(locks) == set()
+    assert_nothing_is_left(locks)
 
 
 def test_a_task_that_ends_within_the_grace_is_not_aborted(
@@ -112,4 +112,4 @@ def test_workers_that_come_and_go_lose_no_task(workers: Workers, locks: LockMana
     workers.start("--concurrency", "2")
     assert {task.state for task in wait_until_final(dispatched)} == {State.COMPLETED}
     assert Run.objects.count() == 40, "each ran once"
-    wait_until(lambda: not leftovers(locks))
+    assert_nothing_is_left(locks)

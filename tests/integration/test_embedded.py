@@ -33,6 +33,15 @@ for line in sys.stdin:
     print(socket_url(sys.argv[1]), flush=True)
 """
 
+# The same, but the first time not before the first line.
+LATE_USER = """
+import sys
+from django_task_locks.embedded import socket_url
+print("ready", flush=True)
+for line in sys.stdin:
+    print(socket_url(sys.argv[1]), flush=True)
+"""
+
 
 def wait_until(predicate: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + PATIENCE
@@ -398,6 +407,8 @@ class TestEnd:
         other, _ = home.user()
         client = home.client(url)
         before = run_id(client)
+        for process in (server_of(client), keeper_of(client)):
+            assert os.getsid(process.pid) != os.getsid(starter.process.pid)
         os.killpg(starter.process.pid, signal.SIGINT)
         assert starter.process.wait(PATIENCE) == -signal.SIGINT
         assert run_id(client) == before
@@ -429,16 +440,34 @@ class TestEnd:
         assert client.get("key") == "value"
         assert run_id(client) != before
 
+    def test_address_is_told_when_the_data_is_loaded(self, home: Home) -> None:
+        count = 500_000
+        files = home.directory / "appendonlydir"
+        files.mkdir(parents=True)
+        manifest = "file appendonly.aof.1.incr.aof seq 1 type i\n"
+        (files / "appendonly.aof.manifest").write_text(manifest)
+        commands = b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n" * count
+        (files / "appendonly.aof.1.incr.aof").write_bytes(commands)
+        client = home.client(home.user()[1])
+        # While it loads, it answers with an error.
+        assert client.get("n") == str(count)
+
     def test_start_amid_the_end_waits_for_it(self, home: Home) -> None:
         """Each start meets the end of the server before it, at a different point of it."""
         user, url = home.user()
+        client = home.client(url)
         for count in range(12):
+            before = run_id(client)
+            successor = home.launch(LATE_USER)
+            assert successor.line() == "ready"
             user.end()
             time.sleep(count / 100)  # no wait for something: this is the point
-            user, url = home.user()
-            client = home.client(url)
+            user = successor
+            assert user.ask() == url
+            if run_id(client) == before:
+                # It came before the keeper took notice. Then that server stays.
+                time.sleep(0.3)
             assert client.incr("count") == count + 1
-            client.close()
 
 
 class TestKills:
@@ -452,6 +481,12 @@ class TestKills:
             wait_until_restarted(client, before)
         assert client.get("count") == "3"
         assert user.ask() == url
+        socket = Path(config(client, "unixsocket")["unixsocket"])
+        # The keeper now pauses before the next start. The end does not wait for it.
+        kill(server_of(client))
+        user.end()
+        wait_until(home.is_over, "the end")
+        assert not socket.exists()
 
     def test_killed_keeper_is_replaced_by_the_next_start(self, home: Home) -> None:
         first, url = home.user()

@@ -1,5 +1,7 @@
 """What is in Redis under our prefix beyond what may stay for ever."""
 
+import time
+
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.protocol import text
 
@@ -19,3 +21,11 @@ def leftovers(locks: LockManager) -> set[str]:
         if not name.startswith(BOOKKEEPING):
             found.add(name)
     return found
+
+
+def assert_nothing_is_left(locks: LockManager) -> None:
+    """A state that a test has seen committed is followed by its release, a moment later."""
+    deadline = time.monotonic() + 5
+    while (found := leftovers(locks)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert found == set()

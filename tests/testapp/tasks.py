@@ -64,10 +64,11 @@ def stubborn(label: str, seconds: float) -> None:
 
 
 def with_subprocess(label: str, path: str) -> None:
-    """Starts a process that touches a file again and again, and waits for it."""
+    """Starts a program that adds the time to a file again and again, and waits for it."""
     code = (
-        "import pathlib, sys, time\n"
-        "while True: pathlib.Path(sys.argv[1]).write_text(str(time.monotonic())); time.sleep(.02)"
+        "import sys, time\n"
+        "with open(sys.argv[1], 'a') as file:\n"
+        "    while True: print(time.monotonic(), file=file, flush=True); time.sleep(.02)"
     )
     with recorded(label):
         subprocess.run([sys.executable, "-c", code, path], check=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core import checks
 from django.core.cache import caches
-from pytest_django.fixtures import SettingsWrapper
+from pytest_django import Settings
 
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
@@ -24,7 +24,7 @@ def redis_cache(client: str = "default.DefaultClient", url: str = "redis://h") -
 
 
 @pytest.fixture(autouse=True)
-def _fresh_caches(settings: SettingsWrapper) -> Iterator[None]:
+def _fresh_caches(settings: Settings) -> Iterator[None]:
     yield
     caches.close_all()
 
@@ -41,7 +41,7 @@ def test_settings_of_these_tests_are_well() -> None:
     assert found() == []
 
 
-def test_E001_unknown_key_and_refused_value_are_an_error_each(settings: SettingsWrapper) -> None:
+def test_E001_unknown_key_and_refused_value_are_an_error_each(settings: Settings) -> None:
     settings.TASK_LOCKS = {"prefx": "app", "ttl": 0}
 
     (first, unknown), (second, refused) = found()
@@ -51,7 +51,7 @@ def test_E001_unknown_key_and_refused_value_are_an_error_each(settings: Settings
     assert refused == "TASK_LOCKS['ttl'] is 0: seconds from 0.5 to 86400 are accepted."
 
 
-def test_E001_url_of_unknown_scheme_is_the_only_error(settings: SettingsWrapper) -> None:
+def test_E001_url_of_unknown_scheme_is_the_only_error(settings: Settings) -> None:
     settings.TASK_LOCKS = {"redis": "http://host"}
 
     ((id, message),) = found()
@@ -61,7 +61,7 @@ def test_E001_url_of_unknown_scheme_is_the_only_error(settings: SettingsWrapper)
     assert "redis://, rediss://, unix://, embedded:// is accepted" in message
 
 
-def test_E002_alias_that_caches_does_not_have(settings: SettingsWrapper) -> None:
+def test_E002_alias_that_caches_does_not_have(settings: Settings) -> None:
     settings.TASK_LOCKS = {"redis": "locks"}
 
     ((id, message),) = found()
@@ -71,7 +71,7 @@ def test_E002_alias_that_caches_does_not_have(settings: SettingsWrapper) -> None
     assert "django_redis.cache.RedisCache" in message
 
 
-def test_E002_alias_whose_backend_cannot_be_imported(settings: SettingsWrapper) -> None:
+def test_E002_alias_whose_backend_cannot_be_imported(settings: Settings) -> None:
     settings.CACHES = {"default": {"BACKEND": "nowhere.RedisCache"}}
 
     ((id, message),) = found()
@@ -81,7 +81,7 @@ def test_E002_alias_whose_backend_cannot_be_imported(settings: SettingsWrapper) 
     assert "nowhere.RedisCache" in message
 
 
-def test_E002_alias_of_another_kind_of_cache(settings: SettingsWrapper) -> None:
+def test_E002_alias_of_another_kind_of_cache(settings: Settings) -> None:
     settings.CACHES = {"default": LOCMEM}
 
     ((id, message),) = found()
@@ -91,7 +91,7 @@ def test_E002_alias_of_another_kind_of_cache(settings: SettingsWrapper) -> None:
     assert "or a URL such as redis://host:6379/0" in message
 
 
-def test_E002_cache_that_spreads_its_keys_over_servers(settings: SettingsWrapper) -> None:
+def test_E002_cache_that_spreads_its_keys_over_servers(settings: Settings) -> None:
     settings.CACHES = {"default": redis_cache("sharded.ShardClient")}
 
     ((id, message),) = found()
@@ -102,7 +102,7 @@ def test_E002_cache_that_spreads_its_keys_over_servers(settings: SettingsWrapper
 
 @pytest.mark.parametrize("client", ["default.DefaultClient", "herd.HerdClient"])
 def test_django_redis_cache_is_well_though_its_server_is_away(
-    settings: SettingsWrapper, client: str
+    settings: Settings, client: str
 ) -> None:
     settings.CACHES = {"default": LOCMEM, "locks": redis_cache(client, "redis://127.0.0.1:1/0")}
     settings.TASK_LOCKS = {"redis": "locks"}
@@ -111,7 +111,7 @@ def test_django_redis_cache_is_well_though_its_server_is_away(
 
 
 @pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///no.sock"])
-def test_url_is_well_whatever_the_caches_are(settings: SettingsWrapper, url: str) -> None:
+def test_url_is_well_whatever_the_caches_are(settings: Settings, url: str) -> None:
     settings.CACHES = {"default": LOCMEM}
     settings.TASK_LOCKS = {"redis": url}
 

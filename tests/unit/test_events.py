@@ -43,13 +43,13 @@ def test_every_event_that_is_worded_is_emitted() -> None:
 
 
 def test_no_other_module_writes_to_the_log() -> None:
-    loggers = {
+    writers = {
         path.name
         for path in PACKAGE.rglob("*.py")
         if re.search(r"\.(warning|info|debug|error|exception)\(", path.read_text())
     }
 
-    assert loggers == set()
+    assert writers <= {"embedded.py"}, "the keeper of that server is a program of its own"
 
 
 @pytest.mark.parametrize("name", EVENTS)
@@ -81,7 +81,7 @@ def test_fields_follow_the_wording_in_their_order(caplog: pytest.LogCaptureFixtu
         ('say "no"', '"say \\"no\\""'),
         ("line\nbreak", '"line\\nbreak"'),
         ("line\u2028separator", '"line\\u2028separator"'),
-        ("\x1b[2Jclears the screen"[:4], '"\\u001b[2J"'),
+        ("\x1b[2J", '"\\u001b[2J"'),
         ("\0", '"\\u0000"'),
         ("漢字", "漢字"),
         (ValueError("went wrong"), '"went wrong"'),

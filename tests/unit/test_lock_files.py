@@ -1,40 +1,49 @@
 """Lock files prove that a process and all its forks are gone, and nothing else."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from django_task_locks import lock_files
 from django_task_locks.lock_files import LockFile, discard, is_free, is_held, path_of
-from tests.support.processes import wait_until
+from tests.support.server_base import wait_until_gone
 
 OWNER = "web-1@0190163d-8694-739b-aea5-966c26f8ad91"
 
-# Holds the file until its input ends, as do `forks` children; then they end one after the other
-# with each line of input.
+# Holds the file, as do its forks, until its input ends.
 HOLDER = """
 import os, sys
 from django_task_locks.lock_files import LockFile
 file = LockFile(sys.argv[1], sys.argv[2])
-first = os.getpid()
-children = 0
 for _ in range(int(sys.argv[3])):
-    if os.fork():
+    if not os.fork():
         break
-    children += 1
-os.write(1, b"held\\n")
-while (byte := os.read(0, 1)) and byte != str(children).encode():
-    pass
+os.write(1, f"{os.getpid()}\\n".encode())
+os.read(0, 1)
 os._exit(0)
+"""
+
+# Starts a program that inherits whatever is not closed for it.
+STARTER = """
+import os, subprocess, sys
+from django_task_locks.lock_files import LockFile
+file = LockFile(sys.argv[1], sys.argv[2])
+code = "import os; os.write(1, f'{os.getpid()}\\\\n'.encode()); os.read(0, 1)"
+subprocess.Popen([sys.executable, "-c", code], close_fds=False)
+os.read(0, 1)
 """
 
 
 class Holder:
+    """A process that holds OWNER's file, and `forks` of it; their ids are its own first."""
+
     def __init__(self, directory: Path, forks: int = 0, program: str = HOLDER) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, str(directory), OWNER, str(forks)],
@@ -44,15 +53,19 @@ class Holder:
             start_new_session=True,
         )
         assert self.process.stdout is not None
-        for _ in range(forks + 1):
-            assert self.process.stdout.readline() == b"held\n"
+        pids = [int(self.process.stdout.readline()) for _ in range(forks + 1)]
+        self.forks = [pid for pid in pids if pid != self.process.pid]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
     def end_all(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, 9)
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
 
 
@@ -74,60 +87,54 @@ def test_file_of_a_living_process_is_held(holder: Holder, path: str) -> None:
 
 
 def test_file_of_a_killed_process_is_free(holder: Holder, path: str) -> None:
-    holder.process.kill()
-    holder.process.wait()
+    holder.kill()
 
     assert is_free(path, OWNER)
     assert not is_held(path, OWNER)
 
 
 def test_looking_does_not_take_the_file(holder: Holder, path: str) -> None:
-    holder.process.kill()
-    holder.process.wait()
+    holder.kill()
 
     assert [is_free(path, OWNER) for _ in range(3)] == [True] * 3
 
 
 def test_file_is_free_only_when_the_last_fork_is_gone(tmp_path: Path, path: str) -> None:
     holder = Holder(tmp_path, forks=2)
-    assert holder.process.stdin is not None
     try:
-        holder.process.kill()
-        holder.process.wait()
+        holder.kill()
         assert is_held(path, OWNER)
 
-        os.kill(holder.process.pid, 0) if False else None
-        holder.process.stdin.close()
+        first, last = holder.forks
+        os.kill(first, signal.SIGKILL)
+        wait_until_gone([first], 10)
+        assert is_held(path, OWNER)
 
-        wait_until(lambda: is_free(path, OWNER), what="the end of the forks")
+        os.kill(last, signal.SIGKILL)
+        wait_until_gone([last], 10)
+        assert is_free(path, OWNER)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(holder.process.pid, 9)
+        holder.end_all()
 
 
-def test_program_that_the_process_started_does_not_hold_the_file(tmp_path: Path, path: str) -> None:
-    starter = """
-import os, subprocess, sys
-from django_task_locks.lock_files import LockFile
-file = LockFile(sys.argv[1], sys.argv[2])
-subprocess.Popen([sys.executable, "-c", "import os; os.write(1, b'held\\\\n'); os.read(0, 1)"],
-                 close_fds=False)
-os.read(0, 1)
-"""
-    holder = Holder(tmp_path, program=starter)
+def test_program_that_the_process_started_does_not_hold_the_file(
+    tmp_path: Path, path: str
+) -> None:
+    holder = Holder(tmp_path, program=STARTER)
     try:
         assert is_held(path, OWNER)
-        holder.process.kill()
-        holder.process.wait()
 
+        holder.kill()
+
+        (program,) = holder.forks
+        assert psutil.Process(program).status() != psutil.STATUS_ZOMBIE
         assert is_free(path, OWNER)
     finally:
         holder.end_all()
 
 
 def test_file_of_somebody_else_proves_nothing(holder: Holder, path: str) -> None:
-    holder.process.kill()
-    holder.process.wait()
+    holder.kill()
 
     assert not is_free(path, "web-1@another")
     assert not is_held(path, "web-1@another")
@@ -175,8 +182,7 @@ def test_directory_that_cannot_be_made_raises(tmp_path: Path) -> None:
 def test_file_of_a_process_that_is_gone_can_be_discarded(holder: Holder, path: str) -> None:
     discard(path, OWNER)
     assert is_held(path, OWNER)
-    holder.process.kill()
-    holder.process.wait()
+    holder.kill()
 
     discard(path, "web-1@another")
     assert Path(path).exists()

@@ -33,8 +33,8 @@ def clear() -> None:
     others = _others()
     if others:
         raise Occupied(
-            f"{', '.join(others)} still works on the demo's database, which the demo would "
-            "delete. End it first, or wait some seconds if it was killed."
+            "The demo would delete a database that is in use. End these processes first "
+            f"(one that was killed counts for some seconds more): {', '.join(others)}."
         )
     name = connection.settings_dict["NAME"]
     connection.close()
