@@ -141,6 +141,7 @@ class _Beater(threading.Thread):
     def _beat(self) -> bool:
         if not self.is_registered.is_set():
             register(self.presence)
+            emit("presence.announced", owner=self.presence.owner)
             self.is_registered.set()
         elif not beat(self.presence):
             return False

@@ -5,6 +5,7 @@ that loads the task and looks at the worker's own row, run, one UPDATE to the fi
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -88,12 +89,15 @@ class Executor:
     def run(self) -> int:
         self._signals.install()
         releasing.add_sink(self._take_release)
+        emit("executor.started", slot=self._claimant.slot, pid=os.getpid())
+        status = EXIT_ENDED
         try:
             while self._step():
                 pass
         except _ShutOut:
-            return EXIT_SHUT_OUT
-        return EXIT_ENDED
+            status = EXIT_SHUT_OUT
+        emit("executor.ended", slot=self._claimant.slot, pid=os.getpid(), status=status)
+        return status
 
     # -- the loop ------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ def test_record_carries_the_event_and_its_fields_as_they_are(
     (record,) = caplog.records
     assert record.__dict__["event"] == "task.not_sent"
     assert record.__dict__["fields"] == {"task": 7, "error": error}
-    assert record.exc_info is None
+    assert not record.exc_info
 
 
 def test_traceback_comes_only_when_asked_for(caplog: pytest.LogCaptureFixture) -> None:

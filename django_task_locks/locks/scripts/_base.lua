@@ -28,11 +28,20 @@ local function foreign(key, expected)
   if type ~= 'none' and type ~= expected then return key end
 end
 
+-- A counter is a whole number, or the key is free. Otherwise its name is returned.
+local function foreign_counter(key)
+  local value = redis.pcall('GET', key)
+  if not value then return nil end
+  if type(value) == 'table' or #value > 16 or not value:match('^%d+$') then return key end
+end
+
 -- The request as a table; nil if unknown; nil and the key if a foreign value is in its place.
 local function read(id)
   local values = redis.pcall('HMGET', REQUEST .. id, unpack(FIELDS))
   if values.err then return nil, REQUEST .. id end
-  if not values[1] then return nil end
+  if not values[1] then
+    return nil, redis.call('EXISTS', REQUEST .. id) == 1 and REQUEST .. id or nil
+  end
   local request = { id = id }
   for index, name in ipairs(FIELDS) do request[name] = values[index] or '' end
   request.score_text = request.score
@@ -67,16 +76,30 @@ local function first_waiting(key)
   return head[1], tonumber(head[2])
 end
 
+-- The first key of a request's wait queues that holds something else: it cannot be queued then.
+local function foreign_queue(request)
+  for _, resource in ipairs(request.exclusive) do
+    local bad = foreign(WAIT_X .. resource, 'zset')
+    if bad then return bad end
+  end
+  for _, resource in ipairs(request.shared) do
+    local bad = foreign(WAIT_S .. resource, 'zset')
+    if bad then return bad end
+  end
+end
+
 -- What stands in the way of a request, as far as one look at each of its resources tells:
 -- a list of {resource, mode, id}, at most `limit` for each shared lock, and the ids of unclaimed
 -- grants that score later, which may be sent back (looked for only with `may_revoke`: it reads
--- every member of a shared lock).
+-- every member of a shared lock). One that a foreign value keeps from going back is an obstacle.
 local function survey(request, may_revoke, limit)
   local obstacles, revocable = {}, {}
   local function is_later_grant(id)
     if not may_revoke then return false end
     local values = redis.pcall('HMGET', REQUEST .. id, 'state', 'score')
-    return values[1] == 'granted' and tonumber(values[2]) > request.score
+    if values[1] ~= 'granted' or tonumber(values[2]) <= request.score then return false end
+    local other = read(id)
+    return not (foreign(READY .. other.lane, 'zset') or foreign_queue(other))
   end
   local function holder(resource, mode, id)
     if id == request.id then return end

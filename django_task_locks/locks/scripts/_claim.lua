@@ -7,7 +7,10 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
   local held = redis.call('HGET', slots, number)
   if held then
     local request = read(held)
-    if request and request.owner == owner then return { 'claimed', held, request.token } end
+    -- not what a dead predecessor left in the slot: the supervisor ends that
+    if request and request.owner == owner and request.slot == slot then
+      return { 'claimed', held, request.token }
+    end
     redis.call('HDEL', slots, number)
   end
   local version = redis.call('HGET', LANES, '') or '0'
@@ -32,11 +35,14 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
     if request and request.state == 'granted' then
       local token = string.format('%.0f', redis.call('INCR', TOKEN))
       set_state(request, 'held', 'owner', owner, 'slot', slot, 'token', token)
-      redis.call('SREM', OWNER .. request.owner, id)
+      redis.pcall('SREM', OWNER .. request.owner, id)
       redis.call('SADD', OWNER .. owner, id)
       redis.call('HSET', slots, number, id)
       redis.call('HSET', OWNERS, owner, ttl)
-      if redis.call('EXISTS', READY .. best) == 1 then light(best) end
+      -- whoever took the marker of one lane may have been given the request of another
+      for _, lane in ipairs(lanes) do
+        if redis.call('EXISTS', READY .. lane) == 1 then light(lane) end
+      end
       return { 'claimed', id, token }
     end
   end
@@ -44,6 +50,6 @@ end
 
 local function foreign_for_claim(owner, lanes)
   local bad = foreign(OWNER .. owner, 'set') or foreign(SLOT .. owner, 'hash')
-    or foreign(OWNERS, 'hash') or foreign(LANES, 'hash') or foreign(TOKEN, 'string')
+    or foreign(OWNERS, 'hash') or foreign(LANES, 'hash') or foreign_counter(TOKEN)
   if bad then return { 'foreign', bad } end
 end

@@ -69,8 +69,16 @@ local function revoke(request)
 end
 
 -- A waiting request conflicts with no holder and with no earlier waiter. Every holder counts:
--- a later unclaimed grant in its way was sent back when the waiter arrived.
+-- a later unclaimed grant in its way was sent back when the waiter arrived. What grant() writes
+-- besides the locks must be ours: it may not fail half-way.
 local function is_grantable(request)
+  local bad
+  if request.claims == '1' then
+    bad = foreign_counter(TOKEN)
+  else
+    bad = foreign(READY .. request.lane, 'zset')
+  end
+  if bad then return false end
   for _, resource in ipairs(request.exclusive) do
     if redis.call('EXISTS', LOCK .. resource) == 1 then return false end
     if first_waiting(WAIT_X .. resource) ~= request.id then return false end
@@ -119,8 +127,9 @@ local function hand_over(gone, also)
       dequeue(request)
       grant(request)
       if request.claims == '1' then
-        redis.call('RPUSH', GRANT .. id, request.token)
-        redis.call('PEXPIRE', GRANT .. id, 60000)
+        if type(redis.pcall('RPUSH', GRANT .. id, request.token)) == 'number' then
+          redis.call('PEXPIRE', GRANT .. id, 60000)
+        end
       end
       granted[#granted + 1] = id
     end

@@ -13,7 +13,7 @@
 local owner, ttl = ARGV[1], ARGV[2]
 local refused = refusal(owner, '')
 if refused then return refused end
-local bad = foreign(OWNERS, 'hash') or foreign(LANES, 'hash')
+local bad = foreign(OWNERS, 'hash') or foreign(LANES, 'hash') or foreign(SUSPECTS, 'zset')
 if bad then return { 'foreign', bad } end
 redis.call('HSET', OWNERS, owner, ttl)
 redis.call('ZREM', SUSPECTS, owner)

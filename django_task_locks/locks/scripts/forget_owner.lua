@@ -11,6 +11,7 @@
 
 local owner = ARGV[1]
 local bad = foreign(OWNER .. owner, 'set') or foreign(OWNERS, 'hash') or foreign(LANES, 'hash')
+  or foreign(SUSPECTS, 'zset')
 if bad then return { 'foreign', bad } end
 local left = redis.call('SCARD', OWNER .. owner)
 if left > 0 then return { 'holding', left } end

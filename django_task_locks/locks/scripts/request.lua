@@ -34,8 +34,8 @@ local known, bad = read(id)
 if bad then return { 'foreign', bad } end
 if known then return { known.state, known.token } end
 
-bad = foreign(OWNER .. owner, 'set') or foreign(LANES, 'hash') or foreign(OWNERS, 'hash')
-  or foreign(SEQ, 'string') or foreign(TOKEN, 'string')
+bad = foreign(OWNER .. owner, 'set') or foreign(LANES, 'hash') or foreign_counter(SEQ)
+  or claims == '1' and (foreign(OWNERS, 'hash') or foreign_counter(TOKEN))
   or claims == '0' and (foreign(READY .. lane, 'zset') or foreign(WAKE .. lane, 'zset'))
 if bad then return { 'foreign', bad } end
 

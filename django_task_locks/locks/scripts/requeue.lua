@@ -20,6 +20,7 @@ if request.state ~= 'held' or request.claims == '1' or not is_mine(request, ARGV
 end
 local home = 'queue/' .. request.queue
 bad = foreign(OWNER .. home, 'set') or foreign(READY .. request.lane, 'zset')
+  or foreign_queue(request)
 if bad then return { 'foreign', bad } end
 
 give_back(request)

@@ -47,14 +47,18 @@ class Performance:
             return conductor.checks(remaining_keys(), ended_owners())
 
     def _display(self, fleet: Fleet) -> Display:
-        if self.is_terminal:
-            try:
-                from rich.console import Console
+        plain = PlainDisplay(self.write)
+        if not self.is_terminal:
+            return plain
+        try:
+            from rich.console import Console
 
-                from mirror.demo.live import LiveDisplay
-            except ImportError:
-                self.write("Install rich for a live view.")
-            else:
-                workers = {name: worker.concurrency for name, worker in fleet.workers.items()}
-                return LiveDisplay(Console(), workers)
-        return PlainDisplay(self.write)
+            from mirror.demo.live import LiveDisplay
+        except ImportError:
+            self.write("Install rich for a live view.")
+            return plain
+        console = Console()
+        if console.is_dumb_terminal:
+            return plain
+        workers = {name: worker.concurrency for name, worker in fleet.workers.items()}
+        return LiveDisplay(console, workers)
