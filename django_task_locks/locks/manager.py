@@ -1,6 +1,6 @@
 """LockManager: the operations on locks, on a synchronous client."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from redis import Redis
@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from django_task_locks.locks import protocol, scripts
 from django_task_locks.locks.keys import Keys
-from django_task_locks.locks.protocol import Call
+from django_task_locks.locks.protocol import Call, Commands
 from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
@@ -24,9 +24,6 @@ from django_task_locks.locks.requests import (
 )
 
 R = TypeVar("R")
-
-_CONTROL_KEPT_SECONDS = 3600
-_CONTROL_MOST = 10_000
 
 
 class LockManager:
@@ -103,10 +100,13 @@ class LockManager:
         """Blocks until one of the lanes has something ready, a lane is new, or `timeout` seconds
         have passed; returns whether there was a sign. Claim in any case: a sign may be lost.
         """
-        keys = [self.keys.wake(""), *(self.keys.wake(lane) for lane in lanes)]
-        return self._command(
-            "wait_for_ready", lambda: self.client.bzpopmin(keys, timeout=timeout) is not None
-        )
+        return self._send(protocol.wait_for_ready(self.keys, lanes, timeout))
+
+    def wait_for_grant(self, id: str, timeout: float) -> bool:
+        """Blocks until a waiting request of a process is granted, or `timeout` seconds have passed;
+        returns whether there was a sign. Ask again by id in any case: a sign may be lost.
+        """
+        return self._send(protocol.wait_for_grant(self.keys, id, timeout))
 
     def retire(self, claimant: Claimant) -> tuple[str, ...]:
         """Shuts out the ended executor of this slot; returns what it left: ids of its requests."""
@@ -150,40 +150,24 @@ class LockManager:
 
     def owners(self) -> dict[str, float]:
         """The process owners that the server knows, with their TTLs in seconds."""
-        found = self._command("owners", lambda: self.client.hgetall(self.keys.owners))
-        return {protocol.text(owner): float(ttl) for owner, ttl in found.items()}
+        return self._send(protocol.owners(self.keys))
 
     def registry(self, owner: str) -> set[str]:
         """The ids of what an owner holds and waits for."""
-        found = self._command("registry", lambda: self.client.smembers(self.keys.owner(owner)))
-        return {protocol.text(id) for id in found}
+        return self._send(protocol.registry(self.keys, owner))
 
     def lead(self, job: str, candidate: str, seconds: float) -> bool:
         """Whether the candidate may do a job that one process does once in `seconds`.
 
         There is nothing to give back: a leader that dies is followed when the time is over.
         """
-        return self._command(
-            "lead",
-            lambda: bool(
-                self.client.set(self.keys.leader(job), candidate, nx=True, px=int(seconds * 1000))
-            ),
-        )
+        return self._send(protocol.lead(self.keys, job, candidate, seconds))
 
     # -- messages ------------------------------------------------------------------------------
 
     def send(self, owner: str, message: str) -> None:
         """Leaves a message for a process; unread ones go with the process, or after an hour."""
-        key = self.keys.control(owner)
-
-        def push() -> None:
-            pipeline = self.client.pipeline(transaction=False)
-            pipeline.rpush(key, message)
-            pipeline.ltrim(key, -_CONTROL_MOST, -1)
-            pipeline.expire(key, _CONTROL_KEPT_SECONDS)
-            pipeline.execute()
-
-        self._command("send", push)
+        self._send(protocol.send(self.keys, owner, message))
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -197,30 +181,27 @@ class LockManager:
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of the ids that have a request, in one round trip."""
-
-        def exists() -> list[int]:
-            pipeline = self.client.pipeline(transaction=False)
-            for id in ids:
-                pipeline.exists(self.keys.request(id))
-            return pipeline.execute()
-
-        found = self._command("known", exists)
-        return {id for id, is_there in zip(ids, found, strict=True) if is_there}
+        return self._send(protocol.known(self.keys, ids))
 
     # ------------------------------------------------------------------------------------------
 
     def _run(self, call: Call[R]) -> R:
         script = self._scripts[call.script]
-        reply = self._command(
-            call.script, lambda: script(keys=[self.keys.anchor], args=call.arguments)
-        )
+        try:
+            reply = script(keys=[self.keys.anchor], args=call.arguments)
+        except RedisError as error:
+            protocol.raise_translated(error, call.script, self.endpoint)
         return protocol.read_reply(call, reply)
 
-    def _command(self, operation: str, run: Callable[[], R]) -> R:
+    def _send(self, commands: Commands[R]) -> R:
         try:
-            return run()
+            if len(commands.commands) == 1:
+                replies = [self.client.execute_command(*commands.commands[0])]  # type: ignore[no-untyped-call]
+            else:
+                pipeline = self.client.pipeline(transaction=False)
+                for command in commands.commands:
+                    pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+                replies = pipeline.execute()
         except RedisError as error:
-            unavailable = protocol.translated(error, operation, self.endpoint)
-            if unavailable is None:
-                raise
-            raise unavailable from error
+            protocol.raise_translated(error, commands.operation, self.endpoint)
+        return commands.parse(replies)

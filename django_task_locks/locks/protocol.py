@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from redis.exceptions import (
     BusyLoadingError,
@@ -20,8 +20,8 @@ from django_task_locks.exceptions import (
     LockServiceUnavailable,
     OwnerClosed,
     StaleSlot,
-    TaskLocksError,
 )
+from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import (
     Blocked,
     Blocker,
@@ -44,6 +44,8 @@ R = TypeVar("R")
 Argument = str | bytes | int | float
 MAX_REPORTED = 10
 CLOSED_KEPT_SECONDS = 30 * 24 * 3600
+_CONTROL_KEPT_SECONDS = 3600
+_CONTROL_MOST = 10_000
 
 _UNAVAILABLE = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
 # Replies by which a server says that it cannot serve now; redis-py has no class for these.
@@ -57,6 +59,15 @@ class Call(Generic[R]):
     script: str
     arguments: Sequence[Argument]
     parse: Callable[[list[str]], R]
+
+
+@dataclass(frozen=True, slots=True)
+class Commands(Generic[R]):
+    """Plain commands that go together in one round trip, and the reader of their replies."""
+
+    operation: str
+    commands: Sequence[tuple[Argument, ...]]
+    parse: Callable[[list[Any]], R]
 
 
 def text(value: Any) -> str:
@@ -83,16 +94,18 @@ def read_reply(call: Call[R], reply: Sequence[Any]) -> R:
     return call.parse([word, *rest])
 
 
-def translated(error: RedisError, operation: str, endpoint: str) -> TaskLocksError | None:
-    """LockServiceUnavailable where the server cannot be reached or cannot serve; else None."""
+def raise_translated(error: RedisError, operation: str, endpoint: str) -> NoReturn:
+    """Raises LockServiceUnavailable where the server cannot be reached or cannot serve; else the
+    error as it is.
+    """
     is_away = isinstance(error, _UNAVAILABLE) or (
         isinstance(error, ResponseError) and str(error).startswith(_UNAVAILABLE_REPLIES)
     )
     if not is_away:
-        return None
-    return LockServiceUnavailable(
+        raise error
+    raise LockServiceUnavailable(
         f"{operation}: lock service at {endpoint} is unavailable: {error}"
-    )
+    ) from error
 
 
 def request(request: LockRequest) -> Call[Grant | Waiting]:
@@ -279,3 +292,64 @@ def inspect_resource(name: str) -> Call[ResourceInfo]:
         )
 
     return Call("inspect_resource", [name, MAX_REPORTED], parse)
+
+
+# -- plain commands --------------------------------------------------------------------------------
+
+
+def wait_for_ready(keys: Keys, lanes: Iterable[str], timeout: float) -> Commands[bool]:
+    wakes = (keys.wake(""), *(keys.wake(lane) for lane in lanes))
+    return Commands(
+        "wait_for_ready", [("BZPOPMIN", *wakes, timeout)], lambda replies: bool(replies[0])
+    )
+
+
+def wait_for_grant(keys: Keys, id: str, timeout: float) -> Commands[bool]:
+    return Commands(
+        "wait_for_grant", [("BLPOP", keys.grant(id), timeout)], lambda replies: bool(replies[0])
+    )
+
+
+def owners(keys: Keys) -> Commands[dict[str, float]]:
+    return Commands(
+        "owners",
+        [("HGETALL", keys.owners)],
+        lambda replies: {text(owner): float(ttl) for owner, ttl in replies[0].items()},
+    )
+
+
+def registry(keys: Keys, owner: str) -> Commands[set[str]]:
+    return Commands(
+        "registry",
+        [("SMEMBERS", keys.owner(owner))],
+        lambda replies: {text(id) for id in replies[0]},
+    )
+
+
+def lead(keys: Keys, job: str, candidate: str, seconds: float) -> Commands[bool]:
+    return Commands(
+        "lead",
+        [("SET", keys.leader(job), candidate, "NX", "PX", max(1, int(seconds * 1000)))],
+        lambda replies: bool(replies[0]),
+    )
+
+
+def send(keys: Keys, owner: str, message: str) -> Commands[None]:
+    key = keys.control(owner)
+    return Commands(
+        "send",
+        [
+            ("RPUSH", key, message),
+            ("LTRIM", key, -_CONTROL_MOST, -1),
+            ("EXPIRE", key, _CONTROL_KEPT_SECONDS),
+        ],
+        lambda replies: None,
+    )
+
+
+def known(keys: Keys, ids: Sequence[str]) -> Commands[set[str]]:
+    return Commands(
+        "known",
+        [("EXISTS", keys.request(id)) for id in ids],
+        lambda replies: {id for id, found in zip(ids, replies, strict=True) if found},
+    )

@@ -85,9 +85,12 @@ class User:
         return self.process.stderr.read().decode()
 
     def end(self) -> None:
+        self.begin_to_end()
+        self.process.wait(PATIENCE)
+
+    def begin_to_end(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(PATIENCE)
 
     def kill(self) -> None:
         self.process.kill()
@@ -460,10 +463,11 @@ class TestEnd:
             before = run_id(client)
             successor = home.launch(LATE_USER)
             assert successor.line() == "ready"
-            user.end()
+            user.begin_to_end()
             time.sleep(count / 100)  # no wait for something: this is the point
+            assert successor.ask() == url
+            user.end()
             user = successor
-            assert user.ask() == url
             if run_id(client) == before:
                 # It came before the keeper took notice. Then that server stays.
                 time.sleep(0.3)

@@ -1,7 +1,7 @@
 """What the lock manager must do, in the plainest way.
 
-Requests are kept in a list. Nothing is handed over and nothing is updated in place: who is granted is
-worked out anew after each step, from the definition. Slow, and simple enough to be right by reading.
+Nothing is handed over and no queue is kept: who is granted is worked out anew after each step, from
+the definition. Slow, and simple enough to be right by reading.
 """
 
 from collections.abc import Iterable, Iterator
@@ -171,7 +171,7 @@ class Model:
     # -- executors -----------------------------------------------------------------------------
 
     def claim(self, process: Process, version: int | None, lanes: Iterable[str]) -> str:
-        """Returns the id that the slot holds now, or "idle", or "lanes" where these have changed."""
+        """Returns the id that the slot holds now, or "idle", or "lanes" if these have changed."""
         assert process.slot
         self.refuse(process)
         number = process.slot[0]

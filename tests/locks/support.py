@@ -41,7 +41,7 @@ def hold(
 
 
 class Executor:
-    """One executor of a worker: knows the lanes, as far as it was told, and reads all of its own."""
+    """One executor of a worker. It learns of the lanes as it is told, and reads all of its own."""
 
     def __init__(
         self,

@@ -117,9 +117,7 @@ def test_file_is_free_only_when_the_last_fork_is_gone(tmp_path: Path, path: str)
         holder.end_all()
 
 
-def test_program_that_the_process_started_does_not_hold_the_file(
-    tmp_path: Path, path: str
-) -> None:
+def test_program_that_the_process_started_does_not_hold_the_file(tmp_path: Path, path: str) -> None:
     holder = Holder(tmp_path, program=STARTER)
     try:
         assert is_held(path, OWNER)

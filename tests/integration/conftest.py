@@ -1,0 +1,48 @@
+"""Redis that a test may take away, or that was never there."""
+
+from collections.abc import Iterator
+
+import pytest
+from pytest_django import Settings
+
+from django_task_locks import presence
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.locks import LockManager
+from tests.support.servers import ValkeyServer
+
+PASSWORD = "swordfish"
+
+
+def point_at(settings: Settings, url: str) -> None:
+    settings.TASK_LOCKS = {**settings.TASK_LOCKS, "redis": url}
+
+
+@pytest.fixture
+def server() -> Iterator[ValkeyServer]:
+    """A Valkey of the test's own, to stop, kill and start again."""
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def own_locks(
+    locks: LockManager, server: ValkeyServer, settings: Settings
+) -> Iterator[LockManager]:
+    """The lock manager of this process, on `server`."""
+    point_at(settings, server.url)
+    yield get_lock_manager()
+    if not server.is_running:
+        server.start()
+    presence.leave()
+
+
+@pytest.fixture
+def no_redis(locks: LockManager, settings: Settings) -> str:
+    """TASK_LOCKS leads to an address where nobody listens, with a password: the endpoint."""
+    point_at(settings, f"redis://user:{PASSWORD}@127.0.0.1:1/3")
+    return "127.0.0.1:1/3"
+
+
+@pytest.fixture
+def database_alias() -> str:
+    return "default"

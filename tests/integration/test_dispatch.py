@@ -1,0 +1,409 @@
+"""dispatch: a row and a request, both or neither; what is wrong is refused before either."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.utils import timezone
+
+from django_task_locks import adispatch, dispatch, recovery
+from django_task_locks.locks import LockManager
+from django_task_locks.models import Task, TaskGroup
+from django_task_locks.states import State
+from tests.factories import BookFactory
+from tests.integration.conftest import PASSWORD, point_at
+from tests.support.processes import refreshed
+from tests.support.redis_state import leftovers
+from tests.testapp import tasks
+from tests.testapp.models import Audiobook, Reprint
+
+Dispatch = Callable[..., Task]
+
+
+@pytest.fixture(params=["dispatch", "adispatch"])
+def dispatched(request: pytest.FixtureRequest) -> Dispatch:
+    """Both of them, called in the same way."""
+    return dispatch if request.param == "dispatch" else async_to_sync(adispatch)
+
+
+class TestRowAndRequest:
+    def test_row_says_what_to_run(self, locks: LockManager, dispatched: Dispatch) -> None:
+        group = TaskGroup.objects.create(description="nightly")
+
+        task = dispatched(
+            tasks.add,
+            [1],
+            {"b": 2},
+            exclusive="repo:1",
+            shared=["remote:2", "remote:1"],
+            queue="bulk",
+            priority=5,
+            task_group=group,
+            on_worker_loss="requeue",
+            max_attempts=3,
+        )
+
+        found = refreshed(task)
+        assert (found.name, found.args, found.kwargs) == ("tests.testapp.tasks.add", [1], {"b": 2})
+        assert (found.exclusive, found.shared) == (["repo:1"], ["remote:1", "remote:2"])
+        assert (found.state, found.queue, found.priority) == (State.WAITING, "bulk", 5)
+        assert (found.on_worker_loss, found.max_attempts, found.attempt) == ("requeue", 3, 1)
+        assert (found.task_group, found.parent_task, found.app_lock) == (group, None, None)
+        assert (found.immediate, found.deferred, found.lock_token) == (False, True, 0)
+        assert abs(found.created_at - timezone.now()) < timedelta(seconds=5)
+
+    def test_request_stands_for_the_task(self, locks: LockManager, dispatched: Dispatch) -> None:
+        task = dispatched(tasks.record, exclusive=["a"], shared=["b"], queue="bulk")
+
+        found = locks.inspect_request(str(task.pk))
+        assert found is not None
+        assert (found.state, found.owner, found.token) == ("granted", "queue/bulk", None)
+        assert (found.exclusive, found.shared) == (("a",), ("b",))
+        assert (found.queue, found.label) == ("bulk", "tests.testapp.tasks.record")
+
+    def test_second_one_on_the_same_resource_waits(self, locks: LockManager) -> None:
+        first, second = (dispatch(tasks.record, exclusive="a") for _ in range(2))
+
+        found = locks.inspect_request(str(second.pk))
+        assert found is not None
+        assert found.state == "waiting"
+        assert [blocker.id for blocker in found.blockers] == [str(first.pk)]
+
+    def test_task_without_resources_is_granted(self, locks: LockManager) -> None:
+        task = dispatch(tasks.record)
+
+        found = locks.inspect_request(str(task.pk))
+        assert found is not None
+        assert found.state == "granted"
+
+    @pytest.mark.parametrize("func", [tasks.record, "tests.testapp.tasks.record", tasks.arecord])
+    def test_function_or_its_path_is_accepted(self, locks: LockManager, func: Any) -> None:
+        task = dispatch(func)
+
+        assert task.name in ("tests.testapp.tasks.record", "tests.testapp.tasks.arecord")
+
+    def test_later_ones_sort_behind_earlier_ones(self, locks: LockManager) -> None:
+        found = [dispatch(tasks.record) for _ in range(20)]
+
+        assert list(Task.objects.order_by("pk")) == found
+
+    def test_priority_goes_before_the_order_of_dispatch(
+        self, locks: LockManager, dispatched: Dispatch
+    ) -> None:
+        low, middle, high = (
+            dispatched(tasks.record, priority=priority) for priority in (-100, 0, 100)
+        )
+
+        ready = locks.client.zrange(locks.keys.ready("default"), 0, -1)
+        assert [id.decode() for id in ready] == [str(task.pk) for task in (high, middle, low)]
+
+    def test_payload_of_any_characters_comes_back(self, locks: LockManager) -> None:
+        args = ["é \U0001f600 \\u0000", [None, 1.5, True, {"": [[]]}], -(2**70)]
+
+        assert refreshed(dispatch(tasks.record, args)).args == args
+
+    def test_tuples_come_back_as_lists(self, locks: LockManager) -> None:
+        task = dispatch(tasks.record, ((1, 2),), {"a": (3,)})
+
+        assert refreshed(task).args == [[1, 2]]
+        assert refreshed(task).kwargs == {"a": [3]}
+
+
+class TestResources:
+    def names(self, **resources: Any) -> tuple[list[str], list[str]]:
+        found = refreshed(dispatch(tasks.record, **resources))
+        return found.exclusive, found.shared
+
+    def test_single_values(self, locks: LockManager) -> None:
+        book = BookFactory()
+
+        assert self.names(exclusive="a", shared=book) == (["a"], [f"testapp.book:{book.pk}"])
+
+    def test_lists_in_which_none_is_dropped(self, locks: LockManager) -> None:
+        assert self.names(exclusive=["b", None, "a"], shared=[None]) == (["a", "b"], [])
+
+    def test_no_resources_at_all(self, locks: LockManager) -> None:
+        assert self.names(exclusive=None, shared=[]) == ([], [])
+
+    def test_name_in_both_modes_is_exclusive(self, locks: LockManager) -> None:
+        assert self.names(exclusive=["a", "a"], shared=["a", "b"]) == (["a"], ["b"])
+
+    def test_proxy_and_multi_table_child_are_the_row_that_they_share(
+        self, locks: LockManager
+    ) -> None:
+        book = Audiobook.objects.create(title="Emma", narrator="Anna")
+        reprint = Reprint.objects.get(pk=book.pk)
+
+        assert self.names(exclusive=[book, reprint]) == ([f"testapp.book:{book.pk}"], [])
+
+    def test_names_may_have_any_characters(self, locks: LockManager) -> None:
+        names = sorted(["\0", "a\nb", "{x}", "wait:x:a", "\U0001f600", "x" * 1024])
+
+        task = dispatch(tasks.record, exclusive=names)
+
+        found = locks.inspect_request(str(task.pk))
+        assert found is not None
+        assert list(found.exclusive) == refreshed(task).exclusive == names
+
+    def test_ten_thousand_are_accepted(self, locks: LockManager) -> None:
+        names = [f"r{number}" for number in range(10_000)]
+
+        task = dispatch(tasks.record, exclusive=names[:5_000], shared=names[5_000:])
+
+        found = locks.inspect_request(str(task.pk))
+        assert found is not None
+        assert (found.state, len(found.exclusive), len(found.shared)) == ("granted", 5_000, 5_000)
+
+
+class TestTransaction:
+    def test_request_is_sent_on_commit(self, locks: LockManager) -> None:
+        with transaction.atomic():
+            task = dispatch(tasks.record, exclusive="a")
+            assert Task.objects.filter(pk=task.pk).exists()
+            assert leftovers(locks) == set()
+
+        assert locks.inspect_request(str(task.pk)) is not None
+
+    def test_rollback_leaves_nothing_anywhere(
+        self, locks: LockManager, dispatched: Dispatch
+    ) -> None:
+        def fail() -> None:
+            with transaction.atomic():
+                dispatch(tasks.record, exclusive="a")
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            fail()
+
+        assert not Task.objects.exists()
+        assert leftovers(locks) == set()
+
+    def test_rollback_of_a_savepoint_leaves_the_others_alone(self, locks: LockManager) -> None:
+        with transaction.atomic():
+            kept = dispatch(tasks.record, exclusive="a")
+            with pytest.raises(KeyError), transaction.atomic():
+                dropped = dispatch(tasks.record, exclusive="b")
+                raise KeyError
+
+        assert list(Task.objects.all()) == [kept]
+        assert locks.known([str(kept.pk), str(dropped.pk)]) == {str(kept.pk)}
+        assert locks.inspect_resource("b").holder_count == 0
+
+    def test_order_in_the_queue_is_the_order_in_the_transaction(self, locks: LockManager) -> None:
+        with transaction.atomic():
+            found = [dispatch(tasks.record) for _ in range(10)]
+
+        ready = locks.client.zrange(locks.keys.ready("default"), 0, -1)
+        assert [id.decode() for id in ready] == [str(task.pk) for task in found]
+
+    def test_durable_transaction_is_no_obstacle(self, locks: LockManager) -> None:
+        with transaction.atomic(durable=True):
+            task = dispatch(tasks.record)
+
+        assert locks.inspect_request(str(task.pk)) is not None
+
+    def test_row_is_there_before_its_request(self, locks: LockManager) -> None:
+        seen = []
+        transaction_hooks = transaction.get_connection()
+
+        with transaction.atomic():
+            transaction.on_commit(lambda: seen.append(leftovers(locks)))
+            task = dispatch(tasks.record)
+            transaction.on_commit(lambda: seen.append(locks.registry("queue/default")))
+
+        assert seen == [set(), {str(task.pk)}]
+        assert not transaction_hooks.in_atomic_block
+
+
+def local_function() -> Any:
+    def inner() -> None: ...
+
+    return inner
+
+
+class Callable_:
+    def method(self) -> None: ...
+
+
+GOOD = {"func": "tests.testapp.tasks.add"}
+TOO_MANY = [f"r{number}" for number in range(10_001)]
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "args no json": ({"args": [{1, 2}]}, r"args \[\{1, 2\}\] of .*add: .*set"),
+    "args nan": ({"args": [float("nan")]}, r"args \[nan\]"),
+    "args infinite": ({"args": [float("inf")]}, r"args \[inf\]"),
+    "args nul": ({"args": ["a\0"]}, r"'a\\x00' has a NUL"),
+    "args surrogate": ({"args": ["a\ud800"]}, r"'a\\ud800' has a lone surrogate"),
+    "args key": ({"args": [{1: 2}]}, "key 1 is no text"),
+    "args loop": ({"args": LOOP}, "Circular"),
+    "args text": ({"args": "abc"}, "args 'abc' of .*: a list or tuple is accepted"),
+    "args none": ({"args": None}, "args None"),
+    "args set": ({"args": {1}}, r"args \{1\}"),
+    "kwargs list": ({"kwargs": [1]}, r"kwargs \[1\] of .*: a dict or None is accepted"),
+    "kwargs key": ({"kwargs": {1: 2}}, "key 1 is no text"),
+    "kwargs nul": ({"kwargs": {"a": "\0"}}, r"'\\x00' has a NUL"),
+    "func lambda": ({"func": lambda: None}, "lambda.*on the top level of a module"),
+    "func local": ({"func": local_function()}, "inner.*on the top level of a module"),
+    "func method": ({"func": Callable_().method}, "method.*on the top level of a module"),
+    "func no callable": ({"func": 7}, "function 7 cannot be imported"),
+    "func none": ({"func": None}, "function None cannot be imported"),
+    "func missing": ({"func": "tests.testapp.tasks.missing"}, "'tests.testapp.tasks.missing'"),
+    "func no module": ({"func": "nowhere.function"}, "'nowhere.function' cannot be imported"),
+    "func undotted": ({"func": "add"}, "'add' cannot be imported"),
+    "func empty": ({"func": ""}, "'' cannot be imported"),
+    "func no function": ({"func": "tests.testapp.tasks.os.sep"}, "tests.testapp.tasks.os.sep"),
+    "func constant": ({"func": "os.sep"}, "'os.sep'.*cannot be called"),
+    "queue empty": ({"queue": ""}, "queue ''.*1 to 100 characters"),
+    "queue space": ({"queue": "a b"}, "queue 'a b'"),
+    "queue long": ({"queue": "x" * 101}, "1 to 100 characters"),
+    "queue none": ({"queue": None}, "queue None"),
+    "queue number": ({"queue": 7}, "queue 7"),
+    "queue nul": ({"queue": "a\0"}, r"queue 'a\\x00'"),
+    "queue surrogate": ({"queue": "a\ud800"}, r"queue 'a\\ud800'"),
+    "priority high": ({"priority": 101}, "priority 101: a whole number from -100 to 100"),
+    "priority low": ({"priority": -101}, "priority -101"),
+    "priority bool": ({"priority": True}, "priority True"),
+    "priority float": ({"priority": 1.0}, "priority 1.0"),
+    "priority text": ({"priority": "1"}, "priority '1'"),
+    "priority none": ({"priority": None}, "priority None"),
+    "no way to run": ({"immediate": False, "deferred": False}, "no way to run .*add"),
+    "group unsaved": ({"task_group": TaskGroup()}, "a saved TaskGroup is accepted"),
+    "group other": ({"task_group": 7}, "task_group 7"),
+    "loss": ({"on_worker_loss": "retry"}, "'retry'.*'fail' or 'requeue' is accepted"),
+    "loss none": ({"on_worker_loss": None}, "on_worker_loss None"),
+    "loss list": ({"on_worker_loss": []}, r"on_worker_loss \[\]"),
+    "attempts zero": ({"max_attempts": 0}, "max_attempts 0.*from 1 to 32,767"),
+    "attempts many": ({"max_attempts": 32_768}, "max_attempts 32768"),
+    "attempts bool": ({"max_attempts": True}, "max_attempts True"),
+    "attempts text": ({"max_attempts": "1"}, "max_attempts '1'"),
+    "resource empty": ({"exclusive": ""}, "resource '' has an empty name"),
+    "resource number": ({"exclusive": 7}, "resources 7 of type int"),
+    "resource in list": ({"shared": ["a", 7]}, "resource 7 of type int"),
+    "resource long": ({"shared": "x" * 1025}, "1,025 bytes"),
+    "resource surrogate": ({"exclusive": ["\ud800"]}, "lone surrogate"),
+    "resource bytes": ({"exclusive": b"a"}, "b'a' of type bytes"),
+    "resources too many": ({"exclusive": TOO_MANY}, "10001 resources .* at most 10,000"),
+    "resources dict": ({"shared": {"a": 1}}, "of type dict"),
+}
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("immediate", [False, True], ids=["queued", "immediate"])
+    @pytest.mark.parametrize("case", BAD)
+    def test_is_refused_before_anything_is_written(
+        self, locks: LockManager, case: str, immediate: bool, dispatched: Dispatch
+    ) -> None:
+        given, message = BAD[case]
+
+        with pytest.raises(ValueError, match=f"(?s){message}"):
+            dispatched(**{**GOOD, "immediate": immediate, **given})
+
+        assert not Task.objects.exists()
+        assert leftovers(locks) == set()
+
+    def test_unsaved_instance_is_refused(self, locks: LockManager) -> None:
+        with pytest.raises(ValueError, match="is not saved"):
+            dispatch(tasks.record, exclusive=[BookFactory.build()])
+
+        assert not Task.objects.exists()
+
+    def test_it_does_not_harm_the_caller_s_transaction(self, locks: LockManager) -> None:
+        with transaction.atomic():
+            with pytest.raises(ValueError, match="queue"):
+                dispatch(tasks.record, queue="")
+            kept = dispatch(tasks.record)
+
+        assert list(Task.objects.all()) == [kept]
+
+
+class TestRedisAway:
+    def test_task_stands_and_a_warning_names_the_server(
+        self, no_redis: str, dispatched: Dispatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        task = dispatched(tasks.record, exclusive="a")
+
+        assert refreshed(task).state == State.WAITING
+        (record,) = [found for found in caplog.records if found.__dict__.get("event")]
+        assert record.__dict__["event"] == "task.not_sent"
+        assert record.levelname == "WARNING"
+        assert str(task.pk) in record.getMessage()
+        assert no_redis in record.getMessage()
+        assert PASSWORD not in caplog.text
+
+    def test_clean_up_sends_it_when_redis_is_back(
+        self, no_redis: str, redis_url: str, settings: Any, locks: LockManager
+    ) -> None:
+        task = dispatch(tasks.record, exclusive="a")
+        assert locks.inspect_request(str(task.pk)) is None
+        point_at(settings, redis_url)
+
+        recovery.clean_up()
+
+        found = locks.inspect_request(str(task.pk))
+        assert found is not None
+        assert found.state == "granted"
+
+    def test_other_commit_hooks_still_run(self, no_redis: str) -> None:
+        ran = []
+
+        with transaction.atomic():
+            dispatch(tasks.record)
+            transaction.on_commit(lambda: ran.append("after"))
+
+        assert ran == ["after"]
+
+    def test_foreign_value_in_redis_does_not_break_the_dispatch(
+        self, locks: LockManager, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        locks.client.rpush(locks.keys.lock("a"), "written by somebody else")
+
+        task = dispatch(tasks.record, exclusive="a")
+
+        assert refreshed(task).state == State.WAITING
+        assert "holds a value of another type" in caplog.text
+        locks.client.delete(locks.keys.lock("a"))
+        recovery.clean_up()
+        assert locks.inspect_request(str(task.pk)) is not None
+
+
+class TestInsideOfATask:
+    def test_task_that_dispatches_is_the_parent(
+        self, locks: LockManager, dispatched: Dispatch
+    ) -> None:
+        outer = dispatched(tasks.nested, ["x", ["a"]], shared="a", immediate=True)
+
+        inner = Task.objects.get(pk=outer.result["inner"])
+        assert inner.parent_task == outer
+        assert outer.parent_task is None
+        assert list(outer.child_tasks.all()) == [inner]
+
+
+def test_many_async_dispatches_at_once(locks: LockManager) -> None:
+    async def dispatch_all() -> Sequence[Task]:
+        return await asyncio.gather(
+            *(adispatch(tasks.record, exclusive=f"r{number}") for number in range(20))
+        )
+
+    found = asyncio.run(dispatch_all())
+
+    assert locks.known([str(task.pk) for task in found]) == {str(task.pk) for task in found}
+
+
+def test_mapping_of_any_kind_is_accepted_as_kwargs(locks: LockManager) -> None:
+    class Given(Mapping[str, int]):
+        def __getitem__(self, key: str) -> int:
+            return 7
+
+        def __iter__(self) -> Any:
+            return iter(["b"])
+
+        def __len__(self) -> int:
+            return 1
+
+    assert refreshed(dispatch(tasks.add, [1], Given())).kwargs == {"b": 7}
