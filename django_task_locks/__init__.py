@@ -8,23 +8,28 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from django_task_locks.dispatching import acancel_task, adispatch, cancel_task, dispatch
     from django_task_locks.execution import current_task
+    from django_task_locks.holding import ahold, hold
 
 # Resolved on first use: importing the package must work before Django's settings are there.
 _HOMES = {
     "acancel_task": "dispatching",
     "adispatch": "dispatching",
+    "ahold": "holding",
     "cancel_task": "dispatching",
     "current_task": "execution",
     "dispatch": "dispatching",
+    "hold": "holding",
 }
 
 __all__ = [
     "__version__",
     "acancel_task",
     "adispatch",
+    "ahold",
     "cancel_task",
     "current_task",
     "dispatch",
+    "hold",
 ]
 
 

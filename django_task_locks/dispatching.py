@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
 from uuid import UUID
@@ -15,7 +14,7 @@ from django_task_locks import immediate as immediate_tasks
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import InvalidTransition, LockServiceUnavailable
+from django_task_locks.exceptions import InvalidTransition, TaskLocksError
 from django_task_locks.execution import load_function
 from django_task_locks.immediate import CANCELED_BY_CALLER
 from django_task_locks.managers import DatabaseNow
@@ -138,8 +137,7 @@ def cancel_task(task: Task | UUID | str) -> Task:
             # Who runs it is known only now: it may have started after the first look.
             found = Task.objects.using(alias).select_related("app_lock").get(pk=pk)
         if found.state == State.CANCELING and found.app_lock is not None:
-            send = partial(messages.send_cancel, found.app_lock.owner, found.pk)
-            transaction.on_commit(send, using=alias, robust=True)
+            _send_cancel_on_commit(found, found.app_lock.owner, alias)
         return found
     raise InvalidTransition(
         f"task {pk} changed its state {_CANCEL_ROUNDS} times while it was being canceled; try again"
@@ -177,15 +175,26 @@ def _insert(task: Task) -> str:
 
 def _queued(task: Task) -> Task:
     alias = _insert(task)
-    transaction.on_commit(partial(_send_or_warn, task), using=alias, robust=True)
+
+    def send() -> None:  # no partial: Django asks a hook that fails for its __qualname__
+        _send_or_warn(task)
+
+    transaction.on_commit(send, using=alias, robust=True)
     return task
 
 
 def _send_or_warn(task: Task) -> None:
     try:
         send_request(task)
-    except LockServiceUnavailable as error:
+    except TaskLocksError as error:  # a foreign value in the way, too: clean-up tries it again
         emit("task.not_sent", task=task.pk, name=task.name, error=error)
+
+
+def _send_cancel_on_commit(task: Task, owner: str, alias: str) -> None:
+    def send() -> None:
+        messages.send_cancel(owner, task.pk)
+
+    transaction.on_commit(send, using=alias, robust=True)
 
 
 def _not_run(task: Task, why: str) -> Task:

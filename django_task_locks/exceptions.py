@@ -1,5 +1,7 @@
 """Everything this package raises on purpose derives from TaskLocksError."""
 
+from typing import Any
+
 
 class TaskLocksError(Exception):
     """Base of all errors of this package. The docstring of a subclass is its default message."""
@@ -37,4 +39,15 @@ class StaleSlot(TaskLocksError):
 
 
 class LockTimeout(TaskLocksError, TimeoutError):
-    """The resources did not become free in time."""
+    """The resources did not become free in time.
+
+    blockers  who was in the way at the end, as `locks.requests.Blocker`
+    """
+
+    def __init__(self, message: str | None = None, blockers: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.blockers = blockers
+
+
+class WouldDeadlock(TaskLocksError, RuntimeError):
+    """The request would wait for what its own caller holds."""

@@ -86,7 +86,7 @@ def acquire(task: Task) -> ImmediateRun | str:
     try:
         alias = router.db_for_write(Task)
         if transaction.get_connection(alias).in_atomic_block:
-            releasing.release_at_transaction_end(alias, id, outcome.token)
+            releasing.release_at_transaction_end([alias], id, outcome.token)
         task.state = State.RUNNING
         task.app_lock = present.status
         task.worker_name = present.status.name

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import LockServiceUnavailable
+from django_task_locks.exceptions import TaskLocksError
 
 _CANCEL = "cancel"
 
@@ -15,7 +15,7 @@ def send_cancel(owner: str, task: UUID) -> None:
     """
     try:
         get_lock_manager().send(owner, f"{_CANCEL} {task}")
-    except LockServiceUnavailable as error:
+    except TaskLocksError as error:
         emit("task.cancel_not_sent", task=task, owner=owner, error=error)
 
 

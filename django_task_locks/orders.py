@@ -27,7 +27,7 @@ def resolved(func: Any) -> tuple[str, Callable[..., Any]]:
     if isinstance(func, str):
         try:
             return func, load_function(func)
-        except ImportError as error:
+        except (ImportError, ValueError) as error:  # the latter for an empty part of the path
             raise InvalidTask(
                 f"function {func!r} cannot be imported ({error}); a dotted path such as "
                 "'myapp.tasks.sync' is accepted"
@@ -35,7 +35,7 @@ def resolved(func: Any) -> tuple[str, Callable[..., Any]]:
     name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}"
     try:
         found = import_string(name)
-    except ImportError:
+    except (ImportError, ValueError):
         found = None
     if not callable(func) or found is not func or name.startswith("__main__."):
         raise InvalidTask(

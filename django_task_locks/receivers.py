@@ -1,6 +1,5 @@
 """Locks follow the task's state: the one place that releases in normal operation."""
 
-from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -32,11 +31,17 @@ def stop_on_delete(sender: type[Task], instance: Task, using: str, **kwargs: Any
     present = Task.objects.using(using).filter(pk=instance.pk).first() or instance
     if present.state in State.owned() and present.app_lock_id is not None:
         process = AppStatus(pk=present.app_lock_id, name=present.worker_name)
-        action = partial(messages.send_cancel, process.owner, present.pk)
+
+        def leave() -> None:
+            messages.send_cancel(process.owner, present.pk)
     else:
-        # Only while nobody has claimed it: it may start between this look and the deletion.
-        action = partial(releasing.release, str(present.pk), owner=queue_owner(present.queue))
-    transaction.on_commit(action, using=using, robust=True)
+
+        def leave() -> None:
+            # Only while nobody has claimed it: it may start between the look and the deletion.
+            releasing.release(str(present.pk), owner=queue_owner(present.queue))
+
+    # No partial: Django asks a hook that fails for its __qualname__.
+    transaction.on_commit(leave, using=using, robust=True)
 
 
 def connect() -> None:

@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -71,15 +71,15 @@ def release(id: str, token: int | None = None, owner: str = "") -> None:
         item.send()
     except LockServiceUnavailable as error:
         emit("release.postponed", task=id, error=error)
-        _repeat_later(item)
+        postpone(item)
 
 
-def release_at_transaction_end(using: str, id: str, token: int) -> None:
-    """Releases when the present transaction has ended, whichever way: commit, rollback, rollback of
-    a savepoint, lost connection.
+def release_at_transaction_end(aliases: Iterable[str], id: str, token: int) -> None:
+    """Releases when the present transactions on these databases have ended, whichever way: commit,
+    rollback, rollback of a savepoint, lost connection.
 
-    Django tells of a commit only. But whichever way the transaction ends it drops its hooks, and
-    the hook is all that keeps the guard alive, whose finalizer releases.
+    Django tells of a commit only. But whichever way a transaction ends it drops its hooks; these
+    are all that keeps the guard alive, whose finalizer releases.
     """
 
     class Guard:
@@ -92,16 +92,17 @@ def release_at_transaction_end(using: str, id: str, token: int) -> None:
         if os.getpid() == pid:
             release(id, token)
 
-    finalizer = weakref.finalize(guard, end)
-    finalizer.atexit = False
+    weakref.finalize(guard, end).atexit = False
 
     def hook(guard: Guard = guard) -> None:
-        finalizer()
+        pass
 
-    transaction.on_commit(hook, using=using, robust=True)
+    for alias in aliases:
+        transaction.on_commit(hook, using=alias, robust=True)
 
 
-def _repeat_later(item: Release) -> None:
+def postpone(item: Release) -> None:
+    """Keeps a release that could not be sent, and repeats it until it can."""
     with _State.lock:
         _State.pending.append(item)
         if _State.thread is None:

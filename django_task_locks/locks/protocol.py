@@ -120,8 +120,7 @@ def try_request(request: LockRequest) -> Call[Grant | Waiting | Blocked]:
     def parse(reply: list[str]) -> Grant | Waiting | Blocked:
         if reply[0] != "blocked":
             return _granted_or_waiting(request, reply)
-        triples = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-        return Blocked(request.id, tuple(Blocker(*triple) for triple in triples))
+        return Blocked(request.id, _blockers(reply[1:]))
 
     return Call("request", _request_arguments(request, "try"), parse)
 
@@ -231,12 +230,20 @@ def _seconds(milliseconds: str) -> float | None:
     return int(milliseconds) / 1000 if milliseconds else None
 
 
+def _blockers(values: list[str]) -> tuple[Blocker, ...]:
+    return tuple(
+        Blocker(resource, mode, id, state, owner, _seconds(since), label)
+        for resource, mode, id, state, owner, since, label in (
+            values[first : first + 7] for first in range(0, len(values), 7)
+        )
+    )
+
+
 def inspect_request(id: str) -> Call[RequestInfo | None]:
     def parse(reply: list[str]) -> RequestInfo | None:
         if reply[0] == "unknown":
             return None
         state, owner, queue, lane, slot, score, token, since, label, exclusive, shared = reply[1:12]
-        rest = reply[12:]
         return RequestInfo(
             id=id,
             state=state,
@@ -250,14 +257,7 @@ def inspect_request(id: str) -> Call[RequestInfo | None]:
             label=label,
             exclusive=tuple(json.loads(exclusive)),
             shared=tuple(json.loads(shared)),
-            blockers=tuple(
-                Blocker(
-                    resource, mode, blocker, its_state, its_owner, _seconds(its_since), its_label
-                )
-                for resource, mode, blocker, its_state, its_owner, its_since, its_label in (
-                    rest[first : first + 7] for first in range(0, len(rest), 7)
-                )
-            ),
+            blockers=_blockers(reply[12:]),
         )
 
     return Call("inspect", [id, MAX_REPORTED], parse)

@@ -15,10 +15,11 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 
 def validated_queue(queue: object) -> str:
-    """Returns the queue's name; raises InvalidTask unless it is 1 to 100 characters of text."""
-    if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
+    """Returns the queue's name; raises InvalidTask unless it is text of 1 to 100 characters."""
+    if not isinstance(queue, str) or not _QUEUE.fullmatch(queue) or not queue.isprintable():
         raise InvalidTask(
-            f"queue {queue!r}: text of 1 to 100 characters without white space is accepted"
+            f"queue {queue!r}: text of 1 to 100 printable characters without white space is "
+            "accepted"
         )
     return str(queue)
 
@@ -114,8 +115,8 @@ class LockRequest:
 class Blocker:
     """Who is in the way of a request on one resource: a holder, or a waiter that came before.
 
-    mode is "exclusive", "shared", or "foreign" where the key holds a value that is not ours. The
-    fields from `state` on are empty where only the lock was looked at.
+    mode is "exclusive", "shared", or "foreign" where the key holds a value that is not ours; state,
+    owner, since (a Unix time) and label are those of the request in the way.
     """
 
     resource: str

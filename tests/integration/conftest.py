@@ -41,8 +41,3 @@ def no_redis(locks: LockManager, settings: Settings) -> str:
     """TASK_LOCKS leads to an address where nobody listens, with a password: the endpoint."""
     point_at(settings, f"redis://user:{PASSWORD}@127.0.0.1:1/3")
     return "127.0.0.1:1/3"
-
-
-@pytest.fixture
-def database_alias() -> str:
-    return "default"

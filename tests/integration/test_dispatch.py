@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.utils import timezone
@@ -259,9 +260,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "func empty": ({"func": ""}, "'' cannot be imported"),
     "func no function": ({"func": "tests.testapp.tasks.os.sep"}, "tests.testapp.tasks.os.sep"),
     "func constant": ({"func": "os.sep"}, "'os.sep'.*cannot be called"),
-    "queue empty": ({"queue": ""}, "queue ''.*1 to 100 characters"),
+    "queue empty": ({"queue": ""}, "queue ''.*1 to 100 printable"),
     "queue space": ({"queue": "a b"}, "queue 'a b'"),
-    "queue long": ({"queue": "x" * 101}, "1 to 100 characters"),
+    "queue long": ({"queue": "x" * 101}, "1 to 100 printable"),
     "queue none": ({"queue": None}, "queue None"),
     "queue number": ({"queue": 7}, "queue 7"),
     "queue nul": ({"queue": "a\0"}, r"queue 'a\\x00'"),
@@ -273,6 +274,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "priority text": ({"priority": "1"}, "priority '1'"),
     "priority none": ({"priority": None}, "priority None"),
     "no way to run": ({"immediate": False, "deferred": False}, "no way to run .*add"),
+    "func empty part": ({"func": ".add"}, "'.add' cannot be imported"),
     "group unsaved": ({"task_group": TaskGroup()}, "a saved TaskGroup is accepted"),
     "group other": ({"task_group": 7}, "task_group 7"),
     "loss": ({"on_worker_loss": "retry"}, "'retry'.*'fail' or 'requeue' is accepted"),
@@ -294,24 +296,30 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("immediate", [False, True], ids=["queued", "immediate"])
+    @pytest.mark.django_db
     @pytest.mark.parametrize("case", BAD)
     def test_is_refused_before_anything_is_written(
-        self, locks: LockManager, case: str, immediate: bool, dispatched: Dispatch
+        self, redis_client: redis.Redis, case: str
     ) -> None:
         given, message = BAD[case]
 
-        with pytest.raises(ValueError, match=f"(?s){message}"):
-            dispatched(**{**GOOD, "immediate": immediate, **given})
+        for function in (dispatch, async_to_sync(adispatch)):
+            for immediate in (False, True):
+                with pytest.raises(ValueError, match=f"(?s){message}"):
+                    function(**{**GOOD, "immediate": immediate, **given})
 
         assert not Task.objects.exists()
-        assert leftovers(locks) == set()
+        assert not transaction.get_connection().run_on_commit
+        assert redis_client.keys() == []
 
     def test_unsaved_instance_is_refused(self, locks: LockManager) -> None:
         with pytest.raises(ValueError, match="is not saved"):
             dispatch(tasks.record, exclusive=[BookFactory.build()])
 
         assert not Task.objects.exists()
+
+    def test_immediate_task_has_a_way_to_run_without_a_worker(self, locks: LockManager) -> None:
+        assert dispatch(tasks.add, [1], immediate=True, deferred=False).result == 1
 
     def test_it_does_not_harm_the_caller_s_transaction(self, locks: LockManager) -> None:
         with transaction.atomic():
@@ -390,7 +398,7 @@ def test_many_async_dispatches_at_once(locks: LockManager) -> None:
             *(adispatch(tasks.record, exclusive=f"r{number}") for number in range(20))
         )
 
-    found = asyncio.run(dispatch_all())
+    found = async_to_sync(dispatch_all)()
 
     assert locks.known([str(task.pk) for task in found]) == {str(task.pk) for task in found}
 

@@ -199,6 +199,7 @@ def test_database_whose_time_zone_is_set_in_the_settings(zone: str) -> None:
         pytest.skip("there the setting changes what is written, too")
     settings: dict[str, Any] = {**connection.settings_dict, "TIME_ZONE": zone}
     ours = connections["default"]
+    ours.close()
     connections["default"] = type(ours)(settings, "default")
     try:
         status = AppStatusFactory(stale=True)

@@ -369,14 +369,15 @@ class TestFairness:
         assert manager.release("writer") == Ended("done", ("late",))
 
     def test_steady_readers_do_not_starve_a_writer(self, manager: LockManager) -> None:
-        manager.request(hold("r0", shared=["r"]))
-        manager.request(hold("r1", shared=["r"]))
+        """Each reader comes before the one before it has left."""
+        manager.request(hold("reader0", shared=["r"]))
+        manager.request(hold("reader1", shared=["r"]))
         manager.request(task("writer", "r"))
         for number in range(2, 20):
-            manager.request(hold(f"r{number}", shared=["r"]))
-            manager.release(f"r{number - 2}")
-            if number >= 3:
-                break
+            assert manager.request(hold(f"reader{number}", shared=["r"])) == Waiting(
+                f"reader{number}"
+            )
+            manager.release(f"reader{number - 2}")
         assert state(manager, "writer") == "granted"
 
     def test_steady_writers_do_not_starve_a_reader(self, manager: LockManager) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import transaction
 
-from django_task_locks import current_task, dispatch
+from django_task_locks import current_task, dispatch, hold
 from tests.testapp.models import Book, Run
 
 
@@ -124,3 +124,9 @@ async def arecord(label: str, seconds: float = 0.0) -> str:
     await asyncio.sleep(seconds)
     await Run.objects.filter(pk=run.pk).aupdate(ended=time.monotonic())
     return label
+
+
+def hold_inside(resource: str) -> None:
+    """Wants for itself what its task holds."""
+    with hold(resource, timeout=5):
+        pass

@@ -14,9 +14,11 @@ PUBLIC = {
     "__version__",
     "acancel_task",
     "adispatch",
+    "ahold",
     "cancel_task",
     "current_task",
     "dispatch",
+    "hold",
 }
 
 

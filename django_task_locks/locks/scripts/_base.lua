@@ -140,3 +140,14 @@ local function survey(request, may_revoke, limit)
   end
   return obstacles, revocable
 end
+
+-- Adds to `values` each obstacle with state, owner, since and label of the request that it names.
+local function append_obstacles(values, obstacles, most)
+  for index = 1, math.min(#obstacles, most) do
+    for _, value in ipairs(obstacles[index]) do values[#values + 1] = value end
+    local other = obstacles[index][3] ~= '' and read(obstacles[index][3]) or {}
+    for _, name in ipairs({ 'state', 'owner', 'since', 'label' }) do
+      values[#values + 1] = other[name] or ''
+    end
+  end
+end

@@ -19,13 +19,6 @@ local values = {
   request.score_text, request.token, request.since, request.label, request.x, request.s,
 }
 if request.state == 'waiting' then
-  for index, obstacle in ipairs((survey(request, false, most))) do
-    if index > most then break end
-    for _, value in ipairs(obstacle) do values[#values + 1] = value end
-    local other = obstacle[3] ~= '' and read(obstacle[3]) or {}
-    for _, name in ipairs({ 'state', 'owner', 'since', 'label' }) do
-      values[#values + 1] = other[name] or ''
-    end
-  end
+  append_obstacles(values, survey(request, false, most), most)
 end
 return reply('request', values)

@@ -15,7 +15,8 @@
 -- ARGV[12]   number of exclusive resources
 -- ARGV[13..] the exclusive resources, then the shared ones
 --
--- returns {"held", token} | {"granted", ""} | {"waiting", ""} | {"blocked", resource, mode, id, ...}
+-- returns {"held", token} | {"granted", ""} | {"waiting", ""}
+--         | {"blocked", resource, mode, id, state, owner, since, label, ...}: seven for each obstacle
 --         | {"foreign", key} | {"closed", owner} | {"stale_slot", slot}
 -- A known id is answered with its present state, so that a repeated call changes nothing.
 
@@ -94,9 +95,7 @@ end
 
 if #obstacles > 0 and mode == 'try' then
   local values = {}
-  for index = 1, math.min(#obstacles, 10) do
-    for _, value in ipairs(obstacles[index]) do values[#values + 1] = value end
-  end
+  append_obstacles(values, obstacles, 10)
   return reply('blocked', values)
 end
 

@@ -104,9 +104,10 @@ def check_failures(
     for body in bodies:
         if body.cut_off and body.job not in failed:
             problems.append(f"{body} was cut off and is {_state(outcomes, body.job)}")
-    names = ", ".join(str(job) for job in sorted(failed, key=lambda job: job.number))
+    names = " and ".join(str(job) for job in sorted(failed, key=lambda job: job.number))
     return Check(
-        text=f'Of the killed {kill.worker}, {names} failed: "{WORKER_GONE}" No other task failed.',
+        text=f'Of the killed {kill.worker}, {names or "no task"} failed: "{WORKER_GONE}" '
+        "Nothing else failed.",
         problems=tuple(problems),
     )
 
@@ -119,7 +120,7 @@ def check_exclusion(bodies: Sequence[Body]) -> Check:
         if _runs_into(one, other):
             problems.append(f"{one} and {other} overlapped on {', '.join(sorted(resources))}")
     return Check(
-        text=f"No two conflicting bodies overlapped: {len(bodies)} bodies, {len(pairs)} pairs.",
+        text=f"No two conflicting bodies overlapped: {len(bodies)} bodies, {len(pairs)} conflicting pairs.",
         problems=tuple(problems),
     )
 
@@ -138,7 +139,8 @@ def check_order(bodies: Sequence[Body]) -> Check:
                 f"on {', '.join(sorted(resources))}"
             )
     return Check(
-        text=f"First come, first served on every resource: {compared} pairs of one priority.",
+        text="First come, first served on every resource: "
+        f"{compared} conflicting pairs of one priority.",
         problems=tuple(problems),
     )
 
@@ -150,7 +152,7 @@ def check_lock_service(keys: Collection[str], owners: Collection[str] = ()) -> C
     left = [key for key in sorted(keys) if key.partition(":")[0] not in BOOKKEEPING]
     stays = ", ".join(key for key in sorted(keys) if key not in left) or "nothing at all"
     return Check(
-        text=f"The lock service holds no lock, request or registry; what stays: {stays}.",
+        text=f"The lock service holds no lock, request or registry; bookkeeping stays: {stays}.",
         problems=tuple(
             [f"left behind: {key}" for key in left]
             + [f"still registered: {owner}" for owner in sorted(owners)]

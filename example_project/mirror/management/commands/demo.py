@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,14 +18,6 @@ from mirror.demo.catalog import TooFewDistributions
 from mirror.demo.performance import Performance
 from mirror.demo.premises import Occupied
 from mirror.demo.workers import WorkerEnded
-
-NEXT = """
-What to look at next:
-  mirror/tasks.py                           the tasks: ordinary functions
-  mirror/demo/scenario.py                   how they are dispatched, and their resources named
-  mirror_site/settings.py                   the settings; README.md and docs/ explain them
-  python manage.py task_worker              a worker of your own
-  python manage.py cleanup_locks --dry-run  what a clean-up would find and do"""
 
 
 class Command(BaseCommand):
@@ -56,7 +50,11 @@ class Command(BaseCommand):
             self.stdout.write(style(f"{mark} {check.text}"))
             for problem in check.problems:
                 self.stdout.write(f"    {problem}")
-        self.stdout.write(NEXT)
+        self.stdout.write("\nWhat to look at next:")
+        places = list(_next_places())
+        width = max(len(place) for place, _ in places)
+        for place, what in places:
+            self.stdout.write(f"  {place:<{width}}  {what}")
         if not all(check.ok for check in checks):
             sys.exit(1)
 
@@ -64,3 +62,13 @@ class Command(BaseCommand):
 def _leave(number: int, frame: FrameType | None) -> None:
     """Unwinds, so that the workers are ended."""
     sys.exit(128 + number)
+
+
+def _next_places() -> Iterator[tuple[str, str]]:
+    base = Path(settings.BASE_DIR)
+    yield os.path.relpath(base / "mirror" / "tasks.py"), "the tasks: ordinary functions"
+    yield os.path.relpath(base / "mirror" / "demo" / "scenario.py"), "how they are dispatched"
+    yield os.path.relpath(base.parent / "README.md"), "what the library does; more in docs/"
+    manage = f"python {os.path.relpath(base / 'manage.py')}"
+    yield f"{manage} task_worker", "a worker of your own"
+    yield f"{manage} cleanup_locks --dry-run", "what a clean-up would find"

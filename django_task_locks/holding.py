@@ -1,0 +1,291 @@
+"""hold and ahold: the same locks around ordinary code, in any process."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from django_task_locks import presence, releasing
+from django_task_locks.conf import get_settings
+from django_task_locks.connections import (
+    get_async_lock_manager,
+    get_lock_manager,
+    get_waiting_lock_manager,
+)
+from django_task_locks.exceptions import LockServiceUnavailable, LockTimeout, WouldDeadlock
+from django_task_locks.execution import current_task
+from django_task_locks.ids import uuid7
+from django_task_locks.locks.requests import (
+    Blocked,
+    Blocker,
+    Grant,
+    LockRequest,
+    RequestInfo,
+    Waiting,
+)
+from django_task_locks.presence import Presence
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Locks that this code holds.
+
+    token      grows with every grant: whoever checks it can refuse a stale holder
+    exclusive, the names, sorted; one that was asked for in both modes is exclusive
+    shared
+    """
+
+    id: str
+    token: int
+    owner: str
+    exclusive: tuple[str, ...]
+    shared: tuple[str, ...]
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        return self.exclusive + self.shared
+
+    def is_held(self) -> bool:
+        """Whether the lock manager says so now; False after the end, or after this process was
+        declared missing. Raises LockServiceUnavailable.
+        """
+        return self._is_that(get_lock_manager().inspect_request(self.id))
+
+    async def ais_held(self) -> bool:
+        """As `is_held`."""
+        return self._is_that(await (await get_async_lock_manager()).inspect_request(self.id))
+
+    def _is_that(self, info: RequestInfo | None) -> bool:
+        return info is not None and (info.owner, info.token) == (self.owner, self.token)
+
+
+# What the present code holds already, outermost first. Code that it starts and waits for inherits
+# it, and would wait for it as well.
+_held: ContextVar[tuple[Held, ...]] = ContextVar("django_task_locks_held", default=())
+
+
+@contextmanager
+def hold(
+    exclusive: Any = (),
+    shared: Any = (),
+    timeout: float | None = None,
+    *,
+    priority: int = 0,
+    label: str = "",
+) -> Iterator[Held]:
+    """Holds all of the resources, or none, around a block of code.
+
+    exclusive, shared  as in `dispatch`
+    timeout            seconds to wait; 0 tries once, None waits as long as it takes
+    priority           -100 to 100; a higher one goes first among those that wait
+    label              tells operators what this is
+
+    Inside a transaction the locks are released at its end, so that nobody reads what is not yet
+    committed. Code that waits costs a connection to Redis and no polling.
+
+    Raises LockTimeout (with `blockers`), WouldDeadlock where it would wait for what its caller
+    holds, InvalidResource and InvalidTask for bad arguments, LockServiceUnavailable, OwnerClosed.
+    """
+    demand = _Demand(presence.present(), exclusive, shared, timeout, priority, label)
+    held = _acquire(demand)
+    token = _held.set((*_held.get(), held))
+    try:
+        yield held
+    finally:
+        _held.reset(token)
+        aliases = [
+            connection.alias
+            for connection in connections.all(initialized_only=True)
+            if connection.in_atomic_block
+        ]
+        if aliases:
+            releasing.release_at_transaction_end(aliases, held.id, held.token)
+        else:
+            releasing.release(held.id, held.token)
+
+
+@asynccontextmanager
+async def ahold(
+    exclusive: Any = (),
+    shared: Any = (),
+    timeout: float | None = None,
+    *,
+    priority: int = 0,
+    label: str = "",
+) -> AsyncIterator[Held]:
+    """As `hold`, without blocking the event loop. Canceled at any point, it leaves nothing."""
+    present = await sync_to_async(presence.present)()
+    demand = _Demand(present, exclusive, shared, timeout, priority, label)
+    held = await _aacquire(demand)
+    token = _held.set((*_held.get(), held))
+    try:
+        yield held
+    finally:
+        _held.reset(token)
+        await _arelease(releasing.Release(held.id, held.token))
+
+
+class _Demand:
+    """One request of this process for itself, with what is common to both ways of waiting."""
+
+    def __init__(
+        self,
+        present: Presence,
+        exclusive: Any,
+        shared: Any,
+        timeout: float | None,
+        priority: int,
+        label: str,
+    ) -> None:
+        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and timeout >= 0):
+            raise ValueError(f"timeout {timeout!r}: seconds from 0, or None to wait, are accepted")
+        self.owner = present.owner
+        self.request = LockRequest(
+            id=f"hold-{uuid7()}",
+            exclusive=exclusive,
+            shared=shared,
+            priority=priority,
+            claimant=present.claimant,
+            label=label or f"hold by {present.status.name} (pid {present.status.pid})",
+        )
+        self.release = releasing.Release(self.request.id, owner=self.owner)
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._ancestors = _ancestors()
+        self._refuse_own_conflict()
+
+    def _refuse_own_conflict(self) -> None:
+        for what, exclusive, shared in self._ancestors:
+            conflicts = (
+                set(self.request.exclusive) & {*exclusive, *shared}
+                or set(self.request.shared) & set(exclusive)
+            )  # fmt: skip
+            if conflicts:
+                raise WouldDeadlock(
+                    f"{sorted(conflicts)} is held by {what}, around this code: it would wait for "
+                    "itself; take what both need in the outer one"
+                )
+
+    @property
+    def must_not_wait(self) -> bool:
+        """A demand that may not queue: it tries once."""
+        return self._timeout == 0 or bool(self._ancestors and self._timeout is None)
+
+    def next_wait(self) -> float:
+        """Seconds to wait for a sign before asking again; 0 when the time is over."""
+        longest = get_settings().heartbeat_interval
+        if self._deadline is None:
+            return longest
+        return max(0.0, min(longest, self._deadline - time.monotonic()))
+
+    def granted(self, outcome: Grant) -> Held:
+        return Held(
+            self.request.id,
+            outcome.token or 0,
+            self.owner,
+            self.request.exclusive,
+            self.request.shared,
+        )
+
+    def refusal(self, blockers: tuple[Blocker, ...]) -> Exception:
+        named = "; ".join(map(_described, blockers)) or "unknown"
+        if self._timeout is None:
+            return WouldDeadlock(
+                f"{self._ancestors[0][0]} is held around this code, which would have to wait for: "
+                f"{named}. Two such holders can wait for each other: give a timeout, or take what "
+                "both need in the outer one"
+            )
+        return LockTimeout(
+            f"not granted within {self._timeout:g} s: {', '.join(self.request.exclusive[:5])} "
+            f"exclusive, {', '.join(self.request.shared[:5])} shared. In the way: {named}",
+            blockers,
+        )
+
+
+def _ancestors() -> list[tuple[str, Iterable[str], Iterable[str]]]:
+    found: list[tuple[str, Iterable[str], Iterable[str]]] = [
+        (f"hold {held.id}", held.exclusive, held.shared) for held in _held.get()
+    ]
+    if (task := current_task()) is not None and task.exclusive + task.shared:
+        found.append((f"task {task.pk}", task.exclusive, task.shared))
+    return found
+
+
+def _described(blocker: Blocker) -> str:
+    since = ""
+    if blocker.since is not None:
+        since = f" since {datetime.fromtimestamp(blocker.since, UTC).isoformat(timespec='seconds')}"
+    state, who = blocker.state or "taken", blocker.label or blocker.id
+    return (
+        f"{blocker.resource!r} is {state} ({blocker.mode}) by {who} "
+        f"[{blocker.id}, {blocker.owner}]{since}"
+    )
+
+
+def _acquire(demand: _Demand) -> Held:
+    locks = get_waiting_lock_manager()
+    try:
+        if demand.must_not_wait:
+            outcome = locks.try_request(demand.request)
+        else:
+            outcome = locks.request(demand.request)
+        while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
+            locks.wait_for_grant(demand.request.id, seconds)
+            outcome = locks.request(demand.request)
+        if isinstance(outcome, Grant):
+            return demand.granted(outcome)
+        blockers = outcome.blockers if isinstance(outcome, Blocked) else None
+        if blockers is None and (info := locks.inspect_request(demand.request.id)):
+            blockers = info.blockers
+        raise demand.refusal(blockers or ())
+    except BaseException:
+        # Whatever happened, a grant that nobody will use must not stay; nor a place in a queue.
+        releasing.release(demand.release.id, owner=demand.owner)
+        raise
+
+
+async def _aacquire(demand: _Demand) -> Held:
+    locks = await get_async_lock_manager()
+    try:
+        if demand.must_not_wait:
+            outcome = await locks.try_request(demand.request)
+        else:
+            outcome = await locks.request(demand.request)
+        while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
+            await locks.wait_for_grant(demand.request.id, seconds)
+            outcome = await locks.request(demand.request)
+        if isinstance(outcome, Grant):
+            return demand.granted(outcome)
+        blockers = outcome.blockers if isinstance(outcome, Blocked) else None
+        if blockers is None and (info := await locks.inspect_request(demand.request.id)):
+            blockers = info.blockers
+        raise demand.refusal(blockers or ())
+    except BaseException:
+        await _arelease(demand.release)
+        raise
+
+
+async def _arelease(release: releasing.Release) -> None:
+    """Releases even if the caller is canceled meanwhile; what cannot be sent is sent later."""
+
+    async def send() -> None:
+        try:
+            locks = await get_async_lock_manager()
+            await locks.release(release.id, owner=release.owner, token=release.token)
+        except LockServiceUnavailable:
+            releasing.postpone(release)
+
+    sending = asyncio.ensure_future(send())
+    try:
+        await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        await sending
+        raise

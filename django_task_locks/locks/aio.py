@@ -1,0 +1,167 @@
+"""AsyncLockManager: the operations of `LockManager` on an asynchronous client."""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from django_task_locks.locks import protocol, scripts
+from django_task_locks.locks.keys import Keys
+from django_task_locks.locks.protocol import Argument, Call, Commands
+from django_task_locks.locks.requests import (
+    Blocked,
+    Claimant,
+    Claimed,
+    Ended,
+    Grant,
+    Idle,
+    Lanes,
+    LockRequest,
+    RequestInfo,
+    ResourceInfo,
+    Waiting,
+)
+
+R = TypeVar("R")
+
+
+class AsyncLockManager:
+    """As `LockManager`, method by method; the same scripts, arguments, replies and errors.
+
+    client  a redis.asyncio.Redis of the event loop in which the manager is used
+
+    A method that is canceled may have taken effect: ask again by id, or release.
+    """
+
+    def __init__(self, client: Redis, prefix: str = "task_locks", endpoint: str = "Redis") -> None:
+        self.client = client
+        self.keys = Keys(prefix)
+        self.endpoint = endpoint
+        self._scripts = {
+            name: client.register_script(scripts.source(name, self.keys))
+            for name in scripts.OPERATIONS
+        }
+
+    # -- requests ------------------------------------------------------------------------------
+
+    async def request(self, request: LockRequest) -> Grant | Waiting:
+        return await self._run(protocol.request(request))
+
+    async def try_request(self, request: LockRequest) -> Grant | Waiting | Blocked:
+        return await self._run(protocol.try_request(request))
+
+    async def release(self, id: str, *, owner: str = "", token: int | None = None) -> Ended:
+        return await self._run(protocol.release(id, owner, token))
+
+    async def requeue(self, id: str, *, owner: str, token: int | None) -> Ended:
+        return await self._run(protocol.requeue(id, owner, token))
+
+    # -- executors -----------------------------------------------------------------------------
+
+    async def claim(
+        self, claimant: Claimant, version: str, lanes: Iterable[str]
+    ) -> Claimed | Idle | Lanes:
+        return await self._run(protocol.claim(claimant, version, lanes))
+
+    async def advance(
+        self, claimant: Claimant, version: str, lanes: Iterable[str], *, id: str, token: int
+    ) -> Claimed | Idle | Lanes:
+        return await self._run(protocol.advance(claimant, version, lanes, id, token))
+
+    async def wait_for_ready(self, lanes: Iterable[str], timeout: float) -> bool:
+        return await self._send(protocol.wait_for_ready(self.keys, lanes, timeout))
+
+    async def wait_for_grant(self, id: str, timeout: float) -> bool:
+        return await self._send(protocol.wait_for_grant(self.keys, id, timeout))
+
+    async def retire(self, claimant: Claimant) -> tuple[str, ...]:
+        return await self._run(protocol.retire(claimant))
+
+    # -- processes -----------------------------------------------------------------------------
+
+    async def beat(self, owner: str, ttl: float) -> None:
+        await self._run(protocol.beat(owner, ttl))
+
+    async def close_owner(self, owner: str) -> tuple[str, ...]:
+        return await self._run(protocol.close_owner(owner))
+
+    async def release_owner(self, owner: str, batch: int = 500) -> int:
+        ended = 0
+        while True:
+            count, left = await self._run(protocol.release_owner(owner, batch))
+            ended += count
+            if not left:
+                return ended
+
+    async def forget_entry(self, id: str, owner: str) -> bool:
+        return await self._run(protocol.forget_entry(id, owner))
+
+    async def forget_owner(self, owner: str) -> int:
+        return await self._run(protocol.forget_owner(owner))
+
+    async def suspect(self, owner: str) -> tuple[float, float | None]:
+        return await self._run(protocol.suspect(owner))
+
+    async def owners(self) -> dict[str, float]:
+        return await self._send(protocol.owners(self.keys))
+
+    async def registry(self, owner: str) -> set[str]:
+        return await self._send(protocol.registry(self.keys, owner))
+
+    async def lead(self, job: str, candidate: str, seconds: float) -> bool:
+        return await self._send(protocol.lead(self.keys, job, candidate, seconds))
+
+    # -- messages ------------------------------------------------------------------------------
+
+    async def send(self, owner: str, message: str) -> None:
+        await self._send(protocol.send(self.keys, owner, message))
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def inspect_request(self, id: str) -> RequestInfo | None:
+        return await self._run(protocol.inspect_request(id))
+
+    async def inspect_resource(self, name: str) -> ResourceInfo:
+        return await self._run(protocol.inspect_resource(name))
+
+    async def known(self, ids: Sequence[str]) -> set[str]:
+        return await self._send(protocol.known(self.keys, ids))
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _run(self, call: Call[R]) -> R:
+        script = self._scripts[call.script]
+        try:
+            reply = await _heeding_cancel(script(keys=[self.keys.anchor], args=call.arguments))
+        except RedisError as error:
+            protocol.raise_translated(error, call.script, self.endpoint)
+        return protocol.read_reply(call, reply)
+
+    async def _send(self, commands: Commands[R]) -> R:
+        try:
+            replies = await _heeding_cancel(self._replies(commands.commands))
+        except RedisError as error:
+            protocol.raise_translated(error, commands.operation, self.endpoint)
+        return commands.parse(replies)
+
+    async def _replies(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        if len(commands) == 1:
+            return [await self.client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]
+        pipeline = self.client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return await pipeline.execute()
+
+
+async def _heeding_cancel(call: Awaitable[R]) -> R:
+    """The call's result, unless the caller was canceled meanwhile: redis-py loses a cancellation
+    that comes while it connects.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    result = await call
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return result

@@ -1,0 +1,145 @@
+"""L8: Redis or the database goes away while an immediate task runs. Its outcome stands, and its
+locks are released when that can be done."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from pytest_django import Settings
+
+from django_task_locks import adispatch, dispatch, presence
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.locks import LockManager
+from django_task_locks.models import Task
+from django_task_locks.states import State
+from tests.integration import bodies
+from tests.integration.bodies import doing
+from tests.integration.conftest import point_at
+from tests.support.processes import message, refreshed, wait_until
+from tests.support.redis_state import leftovers
+from tests.support.servers import ValkeyServer
+
+Outcome = Callable[[], int]
+
+
+@pytest.fixture
+def lasting() -> Iterator[ValkeyServer]:
+    """A server that forgets nothing when it is killed: what was locked is locked."""
+    with ValkeyServer(appendonly="yes", appendfsync="always") as server:
+        yield server
+
+
+@pytest.fixture
+def lasting_locks(
+    locks: LockManager, lasting: ValkeyServer, settings: Settings
+) -> Iterator[LockManager]:
+    point_at(settings, lasting.url)
+    yield get_lock_manager()
+    if not lasting.is_running:
+        lasting.start()
+    presence.leave()
+
+
+def returns() -> int:
+    return 42
+
+
+def raises() -> int:
+    raise ValueError("went wrong")
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "result", "text"),
+    [(returns, State.COMPLETED, 42, ""), (raises, State.FAILED, None, "went wrong")],
+    ids=["returns", "raises"],
+)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_L8_outcome_stands_and_the_release_follows_when_redis_is_back(
+    lasting_locks: LockManager,
+    lasting: ValkeyServer,
+    caplog: pytest.LogCaptureFixture,
+    is_async: bool,
+    end: Outcome,
+    state: State,
+    result: Any,
+    text: str,
+) -> None:
+    def body() -> int:
+        lasting.kill()
+        return end()
+
+    async def abody() -> int:
+        return body()
+
+    with doing(abody if is_async else body):
+        task = (
+            async_to_sync(adispatch)(bodies.arun, exclusive="a", immediate=True)
+            if is_async
+            else dispatch(bodies.run, exclusive="a", immediate=True)
+        )
+
+    assert not lasting.is_running
+    found = refreshed(task)
+    assert (found.state, found.result, task.state) == (state, result, state)
+    assert not text or message(task) == text
+    assert "release could not be sent" in caplog.text
+    lasting.start()
+    wait_until(lambda: not leftovers(lasting_locks), what="the release")
+    assert dispatch(bodies.run, exclusive="a").state == State.WAITING
+    assert lasting_locks.inspect_resource("a").holder_count == 1
+
+
+def test_L8_event_loop_goes_on_while_redis_is_away(
+    lasting_locks: LockManager, lasting: ValkeyServer
+) -> None:
+    """The release is repeated by a thread, and not by the caller."""
+
+    async def body() -> None:
+        lasting.kill()
+
+    async def main() -> Task:
+        async with asyncio.timeout(10):
+            with doing(body):
+                task = await adispatch(bodies.arun, exclusive="a", immediate=True)
+            await asyncio.sleep(0)
+            return task
+
+    assert async_to_sync(main)().state == State.COMPLETED
+    lasting.start()
+    wait_until(lambda: not leftovers(lasting_locks), what="the release")
+
+
+def test_L8_many_releases_are_all_repeated(
+    lasting_locks: LockManager, lasting: ValkeyServer
+) -> None:
+    """A body on one resource starts others on their own, and Redis dies in the innermost."""
+    depth = 8
+
+    def body(level: int) -> None:
+        if level == depth:
+            lasting.kill()
+        else:
+            dispatch(bodies.run, [level + 1], exclusive=f"r{level + 1}", immediate=True)
+
+    with doing(body):
+        dispatch(bodies.run, [0], exclusive="r0", immediate=True)
+
+    assert {task.state for task in Task.objects.all()} == {State.COMPLETED}
+    lasting.start()
+    wait_until(lambda: not leftovers(lasting_locks), what="all releases")
+
+
+def test_redis_that_lost_everything_meanwhile_is_no_error(
+    own_locks: LockManager, server: ValkeyServer
+) -> None:
+    def body() -> int:
+        server.restart()
+        return 42
+
+    with doing(body):
+        task = dispatch(bodies.run, exclusive="a", immediate=True)
+
+    assert (refreshed(task).state, task.result) == (State.COMPLETED, 42)
+    assert leftovers(own_locks) == set()
