@@ -168,9 +168,10 @@ def _target() -> _Target:
 def _cache_target(alias: str) -> _Target:
     try:
         backend = caches[alias]
-    except InvalidCacheBackendError:
+    except InvalidCacheBackendError as error:
+        problem = str(error) if alias in caches.settings else "CACHES has no such alias"
         raise ImproperlyConfigured(
-            f"TASK_LOCKS['redis'] is {alias!r}: CACHES has no such alias; name one with backend "
+            f"TASK_LOCKS['redis'] is {alias!r}: {problem}; name one with backend "
             "django_redis.cache.RedisCache, or give a URL such as redis://host:6379/0"
         ) from None
     client = getattr(backend, "client", None)

@@ -95,24 +95,32 @@ async def adispatch(
     task = await sync_to_async(order.task)()
     if not immediate or not iscoroutinefunction(load_function(task.name)):
         return await sync_to_async(_dispatched)(task)
+    # Each step in a thread goes to its end: it may have been granted the locks by then.
     acquiring = asyncio.ensure_future(sync_to_async(immediate_tasks.acquire)(task))
-    try:
-        run = await asyncio.shield(acquiring)
-    except asyncio.CancelledError:
-        # The thread goes on and may be granted the locks yet: it is waited for, then undone.
-        run = await acquiring
-        if not isinstance(run, str):
-            await sync_to_async(run.finish)(CANCELED_BY_CALLER)
-        raise
+    was_canceled = await execution.ended(acquiring)
+    run = acquiring.result()
     if isinstance(run, str):
+        if was_canceled:
+            raise asyncio.CancelledError
         return await sync_to_async(_not_run)(task, run)
     try:
+        if was_canceled:
+            raise asyncio.CancelledError
         outcome = await execution.arun(task, get_settings().immediate_time_limit)
     except BaseException:
-        await asyncio.shield(sync_to_async(run.finish)(CANCELED_BY_CALLER))
+        await _finished(run, CANCELED_BY_CALLER)
         raise
-    await asyncio.shield(sync_to_async(run.finish)(outcome))
+    if await _finished(run, outcome):
+        raise asyncio.CancelledError
     return task
+
+
+async def _finished(run: immediate_tasks.ImmediateRun, outcome: execution.Outcome) -> bool:
+    """Whether the caller was canceled meanwhile."""
+    finishing = asyncio.ensure_future(sync_to_async(run.finish)(outcome))
+    was_canceled = await execution.ended(finishing)
+    finishing.result()
+    return was_canceled
 
 
 def cancel_task(task: Task | UUID | str) -> Task:

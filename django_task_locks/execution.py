@@ -150,6 +150,19 @@ async def arun(task: Task, seconds: float | None) -> Outcome:
             return Outcome.raised(error)
 
 
+async def ended(future: asyncio.Future[Any]) -> bool:
+    """Returns when the future is done, however often the caller is canceled meanwhile; whether it
+    was. (A shield protects from the first time only, and some libraries cancel again and again.)
+    """
+    was_canceled = False
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            was_canceled = True
+    return was_canceled
+
+
 def with_connections_left(outcome: Outcome) -> Outcome:
     """The outcome, unless the body left a transaction open: that one is rolled back, and what it
     wrote is lost.

@@ -35,12 +35,19 @@ class AsyncLockManager:
     A method that is canceled may have taken effect: ask again by id, or release.
     """
 
-    def __init__(self, client: Redis, prefix: str = "task_locks", endpoint: str = "Redis") -> None:
+    def __init__(
+        self,
+        client: Redis,
+        prefix: str = "task_locks",
+        endpoint: str = "Redis",
+        *,
+        batch: int = scripts.BATCH,
+    ) -> None:
         self.client = client
         self.keys = Keys(prefix)
         self.endpoint = endpoint
         self._scripts = {
-            name: client.register_script(scripts.source(name, self.keys))
+            name: client.register_script(scripts.source(name, self.keys, batch))
             for name in scripts.OPERATIONS
         }
 
@@ -53,10 +60,13 @@ class AsyncLockManager:
         return await self._run(protocol.try_request(request))
 
     async def release(self, id: str, *, owner: str = "", token: int | None = None) -> Ended:
-        return await self._run(protocol.release(id, owner, token))
+        return await self._settled(await self._run(protocol.release(id, owner, token)))
 
     async def requeue(self, id: str, *, owner: str, token: int | None) -> Ended:
-        return await self._run(protocol.requeue(id, owner, token))
+        return await self._settled(await self._run(protocol.requeue(id, owner, token)))
+
+    async def settle(self) -> Ended:
+        return await self._settled(await self._run(protocol.settle()))
 
     # -- executors -----------------------------------------------------------------------------
 
@@ -90,8 +100,10 @@ class AsyncLockManager:
     async def release_owner(self, owner: str, batch: int = 500) -> int:
         ended = 0
         while True:
-            count, left = await self._run(protocol.release_owner(owner, batch))
+            count, left, has_more = await self._run(protocol.release_owner(owner, batch))
             ended += count
+            if has_more:
+                await self.settle()
             if not left:
                 return ended
 
@@ -130,6 +142,13 @@ class AsyncLockManager:
         return await self._send(protocol.known(self.keys, ids))
 
     # ------------------------------------------------------------------------------------------
+
+    async def _settled(self, ended: Ended) -> Ended:
+        granted = ended.granted
+        while ended.has_more:
+            ended = await self._run(protocol.settle())
+            granted += ended.granted
+        return Ended(ended.status, granted)
 
     async def _run(self, call: Call[R]) -> R:
         script = self._scripts[call.script]

@@ -34,6 +34,8 @@ class Keys:
     control:<owner>               LIST    messages to one process
     grant:<id>                    LIST    wakes the one that waits for this request in a process
     leader:<job>                  STRING  who does a job that one process at a time may do
+    unsettled                     HASH    resource to the score from which on its waiters are still
+                                          to be examined after a release
     seq, token                    STRING  counters: order of arrival, fencing
     ============================  ======  ========================================================
     """
@@ -72,6 +74,10 @@ class Keys:
     @property
     def suspects(self) -> str:
         return self.base + "suspects"
+
+    @property
+    def unsettled(self) -> str:
+        return self.base + "unsettled"
 
     @property
     def lanes(self) -> str:
@@ -119,6 +125,7 @@ class Keys:
             "CLOSED": self.closed,
             "SUSPECTS": self.suspects,
             "LANES": self.lanes,
+            "UNSETTLED": self.unsettled,
             "REQUEST": self.request(""),
             "LOCK": self.lock(""),
             "WAIT_X": self.wait_exclusive(""),
@@ -129,6 +136,7 @@ class Keys:
             "WAKE": self.wake(""),
             "CONTROL": self.control(""),
             "GRANT": self.grant(""),
+            "QUEUE": queue_owner(""),
         }
         return "".join(f"local {name} = '{key}'\n" for name, key in names.items())
 

@@ -41,14 +41,22 @@ class LockManager:
               any `wait_for_...` that is asked of it
     prefix    two managers with different prefixes never meet
     endpoint  how messages name the server (never with a password)
+    batch     most waiters that one call to the server examines
     """
 
-    def __init__(self, client: Redis, prefix: str = "task_locks", endpoint: str = "Redis") -> None:
+    def __init__(
+        self,
+        client: Redis,
+        prefix: str = "task_locks",
+        endpoint: str = "Redis",
+        *,
+        batch: int = scripts.BATCH,
+    ) -> None:
         self.client = client
         self.keys = Keys(prefix)
         self.endpoint = endpoint
         self._scripts = {
-            name: client.register_script(scripts.source(name, self.keys))
+            name: client.register_script(scripts.source(name, self.keys, batch))
             for name in scripts.OPERATIONS
         }
 
@@ -73,11 +81,18 @@ class LockManager:
 
         With an owner or a token it is refused unless they are the request's.
         """
-        return self._run(protocol.release(id, owner, token))
+        return self._settled(self._run(protocol.release(id, owner, token)))
 
     def requeue(self, id: str, *, owner: str, token: int | None) -> Ended:
         """Hands back a claimed request whose code never ran: it keeps its place in the order."""
-        return self._run(protocol.requeue(id, owner, token))
+        return self._settled(self._run(protocol.requeue(id, owner, token)))
+
+    def settle(self) -> Ended:
+        """Goes on handing over where an earlier call left more than it may do at once.
+
+        Releases do so by themselves, and so does whoever claims next.
+        """
+        return self._settled(self._run(protocol.settle()))
 
     # -- executors -----------------------------------------------------------------------------
 
@@ -129,8 +144,10 @@ class LockManager:
         """Ends all requests of an owner, `batch` at a time; returns how many it were."""
         ended = 0
         while True:
-            count, left = self._run(protocol.release_owner(owner, batch))
+            count, left, has_more = self._run(protocol.release_owner(owner, batch))
             ended += count
+            if has_more:
+                self.settle()
             if not left:
                 return ended
 
@@ -184,6 +201,13 @@ class LockManager:
         return self._send(protocol.known(self.keys, ids))
 
     # ------------------------------------------------------------------------------------------
+
+    def _settled(self, ended: Ended) -> Ended:
+        granted = ended.granted
+        while ended.has_more:
+            ended = self._run(protocol.settle())
+            granted += ended.granted
+        return Ended(ended.status, granted)
 
     def _run(self, call: Call[R]) -> R:
         script = self._scripts[call.script]

@@ -154,7 +154,7 @@ def _granted_or_waiting(request: LockRequest, reply: list[str]) -> Grant | Waiti
 def _ended(reply: list[str]) -> Ended:
     if reply[0] in ("unknown", "refused"):
         return Ended(reply[0])
-    return Ended("done", tuple(reply[1:]))
+    return Ended("done", tuple(reply[2:]), has_more=reply[1] == "1")
 
 
 def release(id: str, owner: str, token: int | None) -> Call[Ended]:
@@ -192,8 +192,17 @@ def advance(
     )
 
 
-def release_owner(owner: str, most: int) -> Call[tuple[int, int]]:
-    return Call("release_owner", [owner, most], lambda reply: (int(reply[1]), int(reply[2])))
+def settle() -> Call[Ended]:
+    return Call("settle", [], _ended)
+
+
+def release_owner(owner: str, most: int) -> Call[tuple[int, int, bool]]:
+    """Number ended, number left, whether there is more to settle."""
+    return Call(
+        "release_owner",
+        [owner, most],
+        lambda reply: (int(reply[1]), int(reply[2]), reply[3] == "1"),
+    )
 
 
 def retire(claimant: Claimant) -> Call[tuple[str, ...]]:

@@ -178,11 +178,13 @@ class Ended:
 
     status   "done"; "unknown": no such request (any more); "refused": another owner or token has
              it; nothing changed in either case
-    granted  ids of the waiters that were granted by it, in order
+    granted   ids of the waiters that were granted by it, in order
+    has_more  whether there are more to examine than one call may
     """
 
     status: str
     granted: tuple[str, ...] = ()
+    has_more: bool = False
 
     @property
     def is_done(self) -> bool:

@@ -161,7 +161,7 @@ class Home:
         if not (self.directory / "server.lock").exists():
             return
         if self.is_free("keeper.lock") and not self.is_over():
-            # A server without a keeper, from a test that failed: one more user takes it along.
+            # A test has left a server without a keeper: one more user takes it along.
             user, _ = self.user()
             user.close()
         wait_until(self.is_over, "the end of keeper and server")
@@ -334,9 +334,8 @@ os.waitpid(child, 0)
 """
         user = home.launch(program)
         client = home.client(user.line())
-        # In vain if the child, which lives, has it.
+        # Waits in vain for the lock if the child, which lives, has it.
         home.kill_keeper(client)
-        kill(server_of(client))
 
     def test_process_that_closed_all_its_files_registers_anew(self, home: Home) -> None:
         program = """

@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Thread
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import IntegrityError, connection
+from django.db import IntegrityError
 from django.db.models.signals import pre_save
 from pytest_django import Settings
 
@@ -21,6 +20,7 @@ from tests.factories import TaskFactory
 from tests.integration import bodies
 from tests.integration.bodies import doing
 from tests.integration.conftest import PASSWORD, point_at
+from tests.integration.transactions import elsewhere
 from tests.support.processes import message, refreshed
 from tests.support.redis_state import leftovers
 from tests.testapp import tasks
@@ -101,14 +101,8 @@ class TestRun:
     def test_others_see_the_row_running_in_this_process(self, locks: LockManager) -> None:
         rows: list[Task] = []
 
-        def look() -> None:
-            rows.append(Task.objects.select_related("app_lock").get())
-            connection.close()
-
         def body() -> None:
-            thread = Thread(target=look)
-            thread.start()
-            thread.join()
+            rows.append(elsewhere(Task.objects.select_related("app_lock").get))
 
         with doing(body):
             dispatch(bodies.run, immediate=True, exclusive="a")
@@ -328,7 +322,7 @@ class TestNested:
     ) -> None:
         task = immediate(tasks.nested, ["x", ["a"]], exclusive="a")
 
-        assert task.result["state"] == State.CANCELED
+        assert (task.result or {})["state"] == State.CANCELED
         assert leftovers(locks) == set()
 
 
@@ -348,7 +342,7 @@ class TestSetUp:
     def test_L9_row_that_the_database_refuses_leaves_nothing(
         self, locks: LockManager, immediate: Immediate
     ) -> None:
-        present = TaskFactory()
+        present = TaskFactory.create()
 
         def collide(sender: Any, instance: Task, **kwargs: Any) -> None:
             instance.pk = present.pk

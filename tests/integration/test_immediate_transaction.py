@@ -1,54 +1,33 @@
 """L25: an immediate task inside a transaction of its caller's. Nobody may read what it wrote before
 it is committed, so its locks live until the transaction's end, whichever way that comes."""
 
-from collections.abc import Callable
-from threading import Thread
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
 
 from django_task_locks import dispatch, presence
-from django_task_locks.locks import LockManager
+from django_task_locks.locks import LockManager, LockRequest
+from django_task_locks.locks.requests import Grant, Waiting
 from django_task_locks.models import Task
 from django_task_locks.states import State
 from tests.integration import bodies
 from tests.integration.bodies import doing
+from tests.integration.transactions import elsewhere, rolled_back
 from tests.support.processes import message, refreshed, wait_until
 from tests.support.redis_state import leftovers
 from tests.support.servers import ValkeyServer
 from tests.testapp import tasks
 from tests.testapp.models import Book
 
-T = TypeVar("T")
-
 
 def immediate(function: Any = tasks.record, *args: Any, **kwargs: Any) -> Task:
-    return dispatch(
-        function, list(args), immediate=True, deferred=False, **{"exclusive": "a", **kwargs}
-    )
-
-
-def elsewhere(look: Callable[[], T]) -> T:
-    """What another thread with a connection of its own sees."""
-    seen: list[T] = []
-
-    def run() -> None:
-        seen.append(look())
-        connection.close()
-
-    thread = Thread(target=run)
-    thread.start()
-    thread.join()
-    return seen[0]
+    options = {"exclusive": "a", "immediate": True, "deferred": False, **kwargs}
+    return dispatch(function, list(args), **options)
 
 
 def is_held(locks: LockManager, resource: str = "a") -> bool:
     return locks.inspect_resource(resource).holder_count == 1
-
-
-def undo() -> None:
-    raise KeyError("undo")
 
 
 class TestCommit:
@@ -84,16 +63,13 @@ class TestCommit:
         assert leftovers(locks) == set()
 
     def test_L25_who_waits_is_granted_after_the_commit(self, locks: LockManager) -> None:
+        other = LockRequest(id="other", exclusive=("a",))
+
         with transaction.atomic():
             immediate()
-            waiting = elsewhere(lambda: dispatch(tasks.record, exclusive="a"))
-            info = locks.inspect_request(str(waiting.pk))
-            assert info is not None
-            assert info.state == "waiting"
+            assert isinstance(locks.request(other), Waiting)
 
-        info = locks.inspect_request(str(waiting.pk))
-        assert info is not None
-        assert info.state == "granted"
+        assert locks.request(other) == Grant("other", None)
 
     def test_L25_several_tasks_in_one_transaction(self, locks: LockManager) -> None:
         with transaction.atomic():
@@ -112,10 +88,9 @@ class TestCommit:
 
 class TestRollback:
     def test_L25_rollback_releases_at_once(self, locks: LockManager) -> None:
-        with pytest.raises(KeyError, match="undo"), transaction.atomic():
+        with rolled_back():
             task = immediate(tasks.write_book, "Emma")
             assert is_held(locks)
-            undo()
 
         assert leftovers(locks) == set()
         assert not Task.objects.filter(pk=task.pk).exists()
@@ -124,9 +99,8 @@ class TestRollback:
     def test_L25_rollback_of_a_savepoint_releases_at_once(self, locks: LockManager) -> None:
         with transaction.atomic():
             outer = immediate(exclusive="outer")
-            with pytest.raises(KeyError, match="undo"), transaction.atomic():
+            with rolled_back():
                 inner = immediate(exclusive="inner")
-                undo()
             assert not is_held(locks, "inner")
             assert is_held(locks, "outer")
             assert not Task.objects.filter(pk=inner.pk).exists()
@@ -138,10 +112,8 @@ class TestRollback:
         self, locks: LockManager
     ) -> None:
         with transaction.atomic():
-            with pytest.raises(KeyError, match="undo"), transaction.atomic():
-                with transaction.atomic():
-                    immediate()
-                undo()
+            with rolled_back(), transaction.atomic():
+                immediate()
             assert not is_held(locks)
 
     def test_L25_rollback_that_is_only_marked(self, locks: LockManager) -> None:
@@ -153,28 +125,30 @@ class TestRollback:
         assert not Task.objects.exists()
 
     def test_L25_lost_connection_is_a_rollback(self, locks: LockManager) -> None:
-        with pytest.raises(DatabaseError), transaction.atomic():
-            immediate()
-            connection.close()
-            Book.objects.exists()
+        def lose_the_connection() -> None:
+            with transaction.atomic():
+                immediate()
+                connection.close()
+                Book.objects.exists()
+
+        with pytest.raises(DatabaseError):
+            lose_the_connection()
 
         wait_until(lambda: not leftovers(locks), what="the release")
         assert not Task.objects.exists()
 
     def test_L25_rollback_of_many(self, locks: LockManager) -> None:
-        with pytest.raises(KeyError, match="undo"), transaction.atomic():
+        with rolled_back():
             for number in range(50):
                 immediate(exclusive=f"r{number}")
-            undo()
 
         assert leftovers(locks) == set()
 
     def test_L25_failed_and_blocked_ones_leave_nothing_either(self, locks: LockManager) -> None:
-        with pytest.raises(KeyError, match="undo"), transaction.atomic():
+        with rolled_back():
             assert immediate(tasks.fail, "went wrong").state == State.FAILED
             assert immediate().state == State.CANCELED
             deferred = immediate(deferred=True)
-            undo()
 
         assert leftovers(locks) == set()
         assert deferred.state == State.WAITING
@@ -183,19 +157,17 @@ class TestRollback:
     def test_L25_rollback_while_redis_is_away_releases_later(
         self, own_locks: LockManager, server: ValkeyServer
     ) -> None:
-        with pytest.raises(KeyError, match="undo"), transaction.atomic():
+        with rolled_back():
             immediate()
             server.stop()
-            undo()
         server.start()
 
         wait_until(lambda: not leftovers(own_locks), what="the release")
 
     def test_next_one_in_a_new_transaction_runs(self, locks: LockManager) -> None:
         for _ in range(3):
-            with pytest.raises(KeyError, match="undo"), transaction.atomic():
+            with rolled_back():
                 assert immediate().state == State.COMPLETED
-                undo()
 
 
 class TestBody:
@@ -239,10 +211,9 @@ class TestBody:
             await Book.objects.acreate(title="Emma")
             return await Book.objects.acount()
 
-        with doing(body), pytest.raises(KeyError, match="undo"), transaction.atomic():
+        with doing(body), rolled_back():
             task = immediate(bodies.arun)
             assert task.result == 1
-            undo()
 
         assert not Book.objects.exists()
         assert leftovers(locks) == set()

@@ -36,9 +36,7 @@ def executor_that_knows_the_lanes(
 def idle_executors_of_a_known_lane(manager: LockManager, count: int) -> list[Executor]:
     manager.request(task("the first in its lane"))
     manager.release("the first in its lane")
-    claimants = [
-        Claimant(owner=f"worker@{number}", slot="0.1", ttl=30) for number in range(count)
-    ]
+    claimants = [Claimant(owner=f"worker@{number}", slot="0.1", ttl=30) for number in range(count)]
     return [executor_that_knows_the_lanes(manager, claimant) for claimant in claimants]
 
 

@@ -184,6 +184,13 @@ class LockMachine(RuleBasedStateMachine):
     def has_free_ids(self) -> bool:
         return len(self.model.requests) < len(IDS)
 
+    def waiting_holds_that_were_granted(self) -> list[str]:
+        return [
+            request.id
+            for request in self.model.in_order("held")
+            if request.is_hold and request.was_handed_over
+        ]
+
     def draw_id(self, data: st.DataObject, *, known: bool) -> str:
         """One that has a request or has none, as far as there is such a one."""
         fitting = [id for id in IDS if (id in self.model.requests) is known]
@@ -289,6 +296,7 @@ class LockMachine(RuleBasedStateMachine):
             assert blocker.resource in request.exclusive | request.shared
             named = other.exclusive if blocker.mode == "exclusive" else other.shared
             assert blocker.resource in named
+            assert (blocker.state, blocker.owner) == (other.state, other.owner)
 
     @precondition(lambda self: self.tokens)
     @rule(data=st.data())
@@ -331,6 +339,14 @@ class LockMachine(RuleBasedStateMachine):
                 token=token,
             )
             assert got == Ended(*wanted)
+
+    @precondition(lambda self: self.waiting_holds_that_were_granted())
+    @rule(data=st.data())
+    def wait_for_grant(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(self.waiting_holds_that_were_granted()), label="id")
+        assert self.adapter.call("wait_for_grant", id, 5) is True
+        self.model.requests[id].was_handed_over = False
+        self.compare()
 
     # -- executors -----------------------------------------------------------------------------
 

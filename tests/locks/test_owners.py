@@ -88,9 +88,7 @@ class TestClose:
         manager.close_owner(WEB.owner)
         assert manager.release("a", owner=WEB.owner, token=grant.token) == Ended("done")
 
-    def test_the_successor_under_the_same_name_is_another_owner(
-        self, manager: LockManager
-    ) -> None:
+    def test_the_successor_under_the_same_name_is_another_owner(self, manager: LockManager) -> None:
         manager.close_owner("worker@1")
         successor = Claimant(owner="worker@2", slot="0.1", ttl=30)
         manager.request(task("a"))
@@ -98,9 +96,7 @@ class TestClose:
 
 
 class TestReleaseOwner:
-    def test_everything_of_the_owner_ends(
-        self, manager: LockManager, remaining: Remaining
-    ) -> None:
+    def test_everything_of_the_owner_ends(self, manager: LockManager, remaining: Remaining) -> None:
         manager.request(task("a", "r"))
         Executor(manager).take()
         manager.request(hold("b", "s", shared=["t"], by=WORKER))

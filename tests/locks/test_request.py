@@ -35,6 +35,11 @@ def states(manager: LockManager, ids: str) -> dict[str, str]:
     return {id: state(manager, id) for id in ids}
 
 
+def blockers(reply: object) -> list[tuple[str, str, str]]:
+    assert isinstance(reply, Blocked)
+    return [(blocker.resource, blocker.mode, blocker.id) for blocker in reply.blockers]
+
+
 class TestModes:
     def test_exclusive_excludes_exclusive(self, manager: LockManager) -> None:
         assert manager.request(task("a", "r")) == Grant("a", None)
@@ -117,12 +122,11 @@ class TestTry:
         manager.request(task("c", "r2"))
         before = stored()
         reply = manager.try_request(task("d", "r1", "r2", "r3"))
-        assert isinstance(reply, Blocked)
-        assert set(reply.blockers) == {
-            Blocker("r1", "exclusive", "a"),
-            Blocker("r2", "shared", "b"),
-            Blocker("r2", "exclusive", "c"),
-        }
+        assert sorted(blockers(reply)) == [
+            ("r1", "exclusive", "a"),
+            ("r2", "exclusive", "c"),
+            ("r2", "shared", "b"),
+        ]
         after = stored()
         del before[keys.seq], after[keys.seq]
         assert after == before
@@ -130,17 +134,22 @@ class TestTry:
     def test_of_many_blockers_ten_are_named(self, manager: LockManager) -> None:
         for number in range(30):
             manager.request(task(f"a{number}", shared=["r"]))
-        reply = manager.try_request(task("b", "r"))
-        assert isinstance(reply, Blocked)
-        assert len(reply.blockers) == 10
+        assert len(blockers(manager.try_request(task("b", "r")))) == 10
 
     def test_an_earlier_waiter_blocks_it_though_nobody_holds_the_resource(
         self, manager: LockManager
     ) -> None:
         manager.request(task("a", "r1"))
         manager.request(task("b", "r1", "r2"))
-        assert manager.try_request(hold("c", "r2")) == Blocked(
-            "c", (Blocker("r2", "exclusive", "b"),)
+        assert blockers(manager.try_request(hold("c", "r2"))) == [("r2", "exclusive", "b")]
+
+    def test_it_tells_what_is_known_of_who_is_in_the_way(self, manager: LockManager) -> None:
+        manager.request(LockRequest(id="a", exclusive=("r",), claimant=WEB, label="nightly"))
+        found = manager.inspect_request("a")
+        reply = manager.try_request(task("b", "r"))
+        assert found is not None
+        assert reply == Blocked(
+            "b", (Blocker("r", "exclusive", "a", "held", WEB.owner, found.since, "nightly"),)
         )
 
     def test_one_that_is_queued_already_goes_on_waiting(self, manager: LockManager) -> None:
@@ -194,6 +203,15 @@ class TestClaimedAtTheGrant:
         assert 0 < redis_client.ttl(keys.grant("b")) <= 60
         manager.release("b")
         assert not remaining()
+
+    def test_waiting_for_the_grant_ends_with_it(self, manager: LockManager) -> None:
+        manager.request(hold("a", "r"))
+        manager.request(hold("b", "r"))
+        assert not manager.wait_for_grant("b", 0.001)
+        manager.release("a")
+        assert manager.wait_for_grant("b", 60)
+        assert not manager.wait_for_grant("b", 0.001)
+        assert isinstance(manager.request(hold("b", "r")), Grant)
 
     def test_it_is_never_sent_back(self, manager: LockManager) -> None:
         manager.request(hold("a", "r"))
@@ -343,9 +361,8 @@ class TestOrder:
     def test_a_try_sends_back_only_if_it_gets_everything(self, manager: LockManager) -> None:
         manager.request(hold("held", "s"))
         manager.request(task("low", "r"))
-        assert manager.try_request(hold("high", "r", "s", priority=1)) == Blocked(
-            "high", (Blocker("s", "exclusive", "held"),)
-        )
+        reply = manager.try_request(hold("high", "r", "s", priority=1))
+        assert blockers(reply) == [("s", "exclusive", "held")]
         assert state(manager, "low") == "granted"
         assert isinstance(manager.try_request(hold("high", "r", priority=1)), Grant)
         assert state(manager, "low") == "waiting"
@@ -362,9 +379,8 @@ class TestFairness:
         manager.request(hold("reader", shared=["r"]))
         manager.request(task("writer", "r"))
         assert manager.request(task("late", shared=["r"])) == Waiting("late")
-        assert manager.try_request(hold("immediate", shared=["r"])) == Blocked(
-            "immediate", (Blocker("r", "exclusive", "writer"),)
-        )
+        reply = manager.try_request(hold("immediate", shared=["r"]))
+        assert blockers(reply) == [("r", "exclusive", "writer")]
         assert manager.release("reader") == Ended("done", ("writer",))
         assert manager.release("writer") == Ended("done", ("late",))
 

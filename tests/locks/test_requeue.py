@@ -61,9 +61,7 @@ def test_a_higher_priority_that_came_meanwhile_goes_first(manager: LockManager) 
     manager.request(task("a", "r"))
     claimed = Executor(manager).take()
     manager.request(task("high", "r", priority=1))
-    assert manager.requeue("a", owner=WORKER.owner, token=claimed.token) == Ended(
-        "done", ("high",)
-    )
+    assert manager.requeue("a", owner=WORKER.owner, token=claimed.token) == Ended("done", ("high",))
     found = manager.inspect_request("a")
     assert found is not None
     assert (found.state, found.owner) == ("waiting", "queue/default")

@@ -8,6 +8,8 @@ from django_task_locks.locks.keys import Keys
 
 _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
 
+BATCH = 1000
+
 OPERATIONS = (
     "advance",
     "beat",
@@ -22,6 +24,7 @@ OPERATIONS = (
     "request",
     "requeue",
     "retire",
+    "settle",
     "suspect",
 )
 
@@ -32,8 +35,11 @@ def read(name: str) -> str:
     return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
 
 
-def source(name: str, keys: Keys) -> str:
-    """The complete Lua source of an operation for these keys; each include comes in once."""
+def source(name: str, keys: Keys, batch: int = BATCH) -> str:
+    """The complete Lua source of an operation for these keys; each include comes in once.
+
+    batch  most waiters that one call examines
+    """
     included: set[str] = set()
 
     def expand(text: str) -> str:
@@ -46,4 +52,4 @@ def source(name: str, keys: Keys) -> str:
 
         return _INCLUDE.sub(include, text)
 
-    return keys.lua_constants() + expand(read(name))
+    return f"{keys.lua_constants()}local BATCH = {batch}\n{expand(read(name))}"

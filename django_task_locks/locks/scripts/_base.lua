@@ -11,6 +11,12 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- The first write of a script that takes anything. A server that refuses writes (out of memory,
+-- read-only, cannot save) refuses this one, before anything is half done.
+local function begin()
+  return redis.call('INCR', SEQ)
+end
+
 local function chunked(list, apply)
   for first = 1, #list, CHUNK do
     apply(unpack(list, first, math.min(first + CHUNK - 1, #list)))

@@ -21,6 +21,10 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
     for _, value in ipairs(redis.call('HGETALL', LANES)) do values[#values + 1] = value end
     return reply('lanes', values)
   end
+  if is_unsettled() == 1 then
+    begin()
+    settle()
+  end
   while true do
     local best, id, best_score
     for _, lane in ipairs(lanes) do
@@ -30,6 +34,7 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
       end
     end
     if not best then return { 'empty' } end
+    begin()
     redis.call('ZREM', READY .. best, id)
     local request = read(id)
     if request and request.state == 'granted' then

@@ -93,30 +93,36 @@ local function is_grantable(request)
   return true
 end
 
--- After `gone` left its resources (as holder or waiter): grants every waiter that became grantable,
--- in order, and returns their ids. Candidates are, for each resource, the first exclusive waiter or
--- the run of shared waiters before it; where a shared request left, that run was grantable before.
--- Granting one candidate never makes another grantable, so one pass is enough.
-local function hand_over(gone, also)
-  local scores = {}
-  local function candidate(id, score) if id then scores[id] = score end end
-  local function first_exclusive(resource) return first_waiting(WAIT_X .. resource) end
-  for _, resource in ipairs(gone.exclusive) do
-    local id, score = first_exclusive(resource)
-    local bound = score and '(' .. string.format('%.0f', score) or '+inf'
-    local run = redis.pcall('ZRANGEBYSCORE', WAIT_S .. resource, '-inf', bound, 'WITHSCORES')
-    if run.err or #run == 0 then
-      candidate(id, score)
-    else
-      for index = 1, #run, 2 do candidate(run[index], tonumber(run[index + 1])) end
-    end
+-- Examines up to `most` waiters of a resource that an exclusive request has left: the first
+-- exclusive one, or the run of shared ones before it, from `cursor` (a bound on the score) on. What
+-- is left of the run is noted, with the cursor to go on from.
+local function collect_after_exclusive(resource, cursor, most, candidate)
+  local id, score = first_waiting(WAIT_X .. resource)
+  local bound = score and '(' .. string.format('%.0f', score) or '+inf'
+  local run = redis.pcall(
+    'ZRANGEBYSCORE', WAIT_S .. resource, cursor, bound, 'WITHSCORES', 'LIMIT', 0, most)
+  if run.err then run = {} end
+  for index = 1, #run, 2 do candidate(run[index], tonumber(run[index + 1])) end
+  if #run == 2 * most then
+    redis.call('HSET', UNSETTLED, resource, '(' .. run[#run])
+    return
   end
-  for _, resource in ipairs(gone.shared) do
-    local id, score = first_exclusive(resource)
-    local _, shared_score = first_waiting(WAIT_S .. resource)
-    if not (shared_score and score and shared_score < score) then candidate(id, score) end
-  end
-  if also then candidate(also.id, also.score) end
+  redis.call('HDEL', UNSETTLED, resource)
+  local _, shared_score = first_waiting(WAIT_S .. resource)
+  if id and not (shared_score and shared_score < score) then candidate(id, score) end
+end
+
+-- Where a shared request left, the run of shared waiters was grantable before: only the first
+-- exclusive waiter is a candidate, and only with no shared one before it.
+local function collect_after_shared(resource, candidate)
+  local id, score = first_waiting(WAIT_X .. resource)
+  local _, shared_score = first_waiting(WAIT_S .. resource)
+  if id and not (shared_score and shared_score < score) then candidate(id, score) end
+end
+
+-- Grants those of the candidates that are grantable, in order, and returns their ids. Granting one
+-- never makes another grantable, so one pass is enough.
+local function grant_candidates(scores)
   local order = {}
   for id in pairs(scores) do order[#order + 1] = id end
   table.sort(order, function(a, b) return scores[a] < scores[b] end)
@@ -127,15 +133,50 @@ local function hand_over(gone, also)
       dequeue(request)
       grant(request)
       if request.claims == '1' then
-        if type(redis.pcall('RPUSH', GRANT .. id, request.token)) == 'number' then
-          redis.call('PEXPIRE', GRANT .. id, 60000)
-        end
+        redis.call('RPUSH', GRANT .. id, request.token)
+        redis.call('PEXPIRE', GRANT .. id, 60000)
       end
       granted[#granted + 1] = id
     end
   end
   return granted
 end
+
+-- After `gone` left its resources (as holder or waiter): grants every waiter that became grantable,
+-- and `also` if it is. More than one call's worth is left to `settle`.
+local function hand_over(gone, also)
+  local scores, left = {}, BATCH
+  local function candidate(id, score)
+    if not scores[id] then left = left - 1 end
+    scores[id] = score
+  end
+  if also then candidate(also.id, also.score) end
+  for _, resource in ipairs(gone.exclusive) do
+    if left > 0 then
+      collect_after_exclusive(resource, '-inf', left, candidate)
+    else
+      redis.call('HSET', UNSETTLED, resource, '-inf')
+    end
+  end
+  for _, resource in ipairs(gone.shared) do collect_after_shared(resource, candidate) end
+  return grant_candidates(scores)
+end
+
+-- One more batch of what earlier calls left.
+local function settle()
+  local scores, left = {}, BATCH
+  local function candidate(id, score)
+    if not scores[id] then left = left - 1 end
+    scores[id] = score
+  end
+  for _, resource in ipairs(redis.call('HKEYS', UNSETTLED)) do
+    if left <= 0 then break end
+    collect_after_exclusive(resource, redis.call('HGET', UNSETTLED, resource), left, candidate)
+  end
+  return grant_candidates(scores)
+end
+
+local function is_unsettled() return redis.call('EXISTS', UNSETTLED) end
 
 -- Ends a request: frees its locks or its places in the queues, and hands over to the waiters.
 local function finish(request)

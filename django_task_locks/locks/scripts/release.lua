@@ -5,7 +5,7 @@
 -- ARGV[2]    owner that must have it, or "" for whoever has it
 -- ARGV[3]    token that it must have, or "" for any
 --
--- returns {"released", granted id, ...} | {"unknown"} | {"refused", owner, token} | {"foreign", key}
+-- returns {"released", is there more to settle, granted id, ...} | {"unknown"} | {"refused", owner, token} | {"foreign", key}
 -- Repeating it answers "unknown" and changes nothing.
 
 --@include _base
@@ -15,4 +15,6 @@ local request, bad = read(ARGV[1])
 if bad then return { 'foreign', bad } end
 if not request then return { 'unknown' } end
 if not is_mine(request, ARGV[2], ARGV[3]) then return { 'refused', request.owner, request.token } end
-return reply('released', finish(request))
+begin()
+local granted = finish(request)
+return reply('released', reply(is_unsettled(), granted))

@@ -4,7 +4,7 @@
 -- ARGV[1]   owner
 -- ARGV[2]   most requests to end in this call
 --
--- returns {"released", number ended, number left} | {"foreign", key}
+-- returns {"released", number ended, number left, is there more to settle} | {"foreign", key}
 
 --@include _base
 --@include _grant
@@ -13,11 +13,13 @@ local owner, most = ARGV[1], tonumber(ARGV[2])
 local registry = OWNER .. owner
 local bad = foreign(registry, 'set')
 if bad then return { 'foreign', bad } end
+local ids = redis.call('SRANDMEMBER', registry, most)
+if #ids > 0 then begin() end
 local ended = 0
-for _, id in ipairs(redis.call('SRANDMEMBER', registry, most)) do
+for _, id in ipairs(ids) do
   local request = read(id)
   if request and request.owner == owner then finish(request) end
   redis.call('SREM', registry, id)
   ended = ended + 1
 end
-return { 'released', ended, redis.call('SCARD', registry) }
+return { 'released', ended, redis.call('SCARD', registry), is_unsettled() }

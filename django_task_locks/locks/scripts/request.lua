@@ -61,7 +61,7 @@ local function is_free()
   return taken == 0
 end
 
-local score = (100 - priority) * 8796093022208 + redis.call('INCR', SEQ) -- 2^43
+local score = (100 - priority) * 8796093022208 + begin() -- 2^43
 local request = {
   id = id, owner = owner, slot = slot, lane = lane, claims = claims, token = '',
   score = score, score_text = string.format('%.0f', score),

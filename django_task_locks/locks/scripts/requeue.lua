@@ -6,7 +6,7 @@
 -- ARGV[2]   owner that must hold it
 -- ARGV[3]   token that it must have
 --
--- returns {"requeued", granted id, ...} | {"unknown"} | {"refused", owner, token} | {"foreign", key}
+-- returns {"requeued", is there more to settle, granted id, ...} | {"unknown"} | {"refused", owner, token} | {"foreign", key}
 
 --@include _base
 --@include _grant
@@ -18,11 +18,12 @@ local owner, number = request.owner, request.slot:match('^%d+')
 if request.state ~= 'held' or request.claims == '1' or not is_mine(request, ARGV[2], ARGV[3]) then
   return { 'refused', owner, request.token }
 end
-local home = 'queue/' .. request.queue
+local home = QUEUE .. request.queue
 bad = foreign(OWNER .. home, 'set') or foreign(READY .. request.lane, 'zset')
   or foreign_queue(request)
 if bad then return { 'foreign', bad } end
 
+begin()
 give_back(request)
 redis.pcall('SREM', OWNER .. owner, request.id)
 if number and redis.pcall('HGET', SLOT .. owner, number) == request.id then
@@ -31,4 +32,5 @@ end
 redis.call('SADD', OWNER .. home, request.id)
 enqueue(request)
 set_state(request, 'waiting', 'owner', home, 'slot', '', 'token', '')
-return reply('requeued', hand_over(request, request))
+local granted = hand_over(request, request)
+return reply('requeued', reply(is_unsettled(), granted))

@@ -120,7 +120,8 @@ def check_exclusion(bodies: Sequence[Body]) -> Check:
         if _runs_into(one, other):
             problems.append(f"{one} and {other} overlapped on {', '.join(sorted(resources))}")
     return Check(
-        text=f"No two conflicting bodies overlapped: {len(bodies)} bodies, {len(pairs)} conflicting pairs.",
+        text="No two conflicting bodies overlapped: "
+        f"{len(bodies)} bodies, {len(pairs)} conflicting pairs.",
         problems=tuple(problems),
     )
 

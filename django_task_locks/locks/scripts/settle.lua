@@ -1,0 +1,15 @@
+-- settle: goes on handing over where a release had more to do than one call may. Whoever claims does
+-- so too, so what a client left undone is done by the next worker.
+--
+-- KEYS[1]   anchor
+--
+-- returns {"settled", is there more, granted id, ...} | {"foreign", key}
+
+--@include _base
+--@include _grant
+
+local bad = foreign(UNSETTLED, 'hash')
+if bad then return { 'foreign', bad } end
+begin()
+local granted = settle()
+return reply('settled', reply(is_unsettled(), granted))
