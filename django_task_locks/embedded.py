@@ -23,7 +23,6 @@ server, ``server.log.old`` of the previous ones, and the data.
 import contextlib
 import fcntl
 import hashlib
-import logging
 import os
 import signal
 import socket
@@ -37,9 +36,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from django_task_locks.events import emit
 from django_task_locks.exceptions import TaskLocksError
-
-logger = logging.getLogger(__name__)
 
 SCHEME = "embedded://"
 # Longer than a keeper needs to end a server that resists, and enough to load much data.
@@ -173,7 +171,7 @@ class _Membership:
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 raise self._failure(f"cannot run {sys.executable!r} ({error}).") from error
-        logger.info("embedded_keeper=started directory=%s", self.directory)
+        emit("embedded.started", directory=self.directory)
 
     def _recorded_socket(self) -> str:
         record = self.directory / "socket"

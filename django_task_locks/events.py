@@ -45,6 +45,7 @@ EVENTS = {
     ),
     "presence.beat_failed": Event(WARNING, "heartbeat failed; it is repeated"),
     "presence.beat_again": Event(INFO, "heartbeat works again"),
+    "embedded.started": Event(INFO, "Valkey server for development started"),
     "worker.started": Event(INFO, "worker started"),
     "worker.predecessor": Event(WARNING, "predecessor of the same name found"),
     "worker.stopping": Event(INFO, "stopping: no new tasks"),

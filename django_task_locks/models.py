@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models, router, transaction
 
-from django_task_locks import signals
+from django_task_locks import signals, states
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.ids import uuid7
 from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, TaskQuerySet
@@ -98,6 +98,9 @@ class Task(models.Model):
     raised and nothing has changed. `signals.task_state_changed` follows its commit.
     """
 
+    State = states.State
+    OnWorkerLoss = states.OnWorkerLoss
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=255)
     args = models.JSONField(default=list, blank=True)
@@ -179,12 +182,12 @@ class Task(models.Model):
 
     def finish(
         self,
-        state: State,
+        state: states.State,
         *,
         token: int,
         result: Any = None,
         error: dict[str, str] | None = None,
-        sources: Iterable[State] = (State.RUNNING,),
+        sources: Iterable[states.State] = (State.RUNNING,),
     ) -> None:
         """To a final state, by whoever may decide for the claim with this token."""
         self._change(
@@ -235,7 +238,11 @@ class Task(models.Model):
         return Task.objects.using(router.db_for_write(Task, instance=self)).filter(pk=self.pk)
 
     def _change(
-        self, sources: list[State], target: State, guard: dict[str, Any], **changes: Any
+        self,
+        sources: list[states.State],
+        target: states.State,
+        guard: dict[str, Any],
+        **changes: Any,
     ) -> None:
         rows = self._rows().filter(state__in=sources, **guard)
         if not rows.update(state=target, **changes):
@@ -252,7 +259,7 @@ class Task(models.Model):
                 setattr(self, name, value)
         self.announce(sources[0] if len(sources) == 1 else State(old))
 
-    def announce(self, old_state: State) -> None:
+    def announce(self, old_state: states.State) -> None:
         """Sends `task_state_changed` when the present transaction is committed; at once without."""
         transaction.on_commit(
             partial(
@@ -265,11 +272,6 @@ class Task(models.Model):
             using=router.db_for_write(Task, instance=self),
             robust=True,
         )
-
-
-# Where applications expect them.
-Task.State = State  # type: ignore[attr-defined]
-Task.OnWorkerLoss = OnWorkerLoss  # type: ignore[attr-defined]
 
 
 def reason(message: str) -> dict[str, str]:

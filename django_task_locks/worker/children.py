@@ -12,6 +12,7 @@ from pathlib import Path
 
 from django_task_locks.events import emit
 from django_task_locks.worker import guard as guard_module
+from django_task_locks.worker import os_signals
 from django_task_locks.worker.guard import Board, kill_group
 
 _PR_SET_PDEATHSIG = 1
@@ -51,14 +52,16 @@ class Children:
 
     def fork(self, slot: int, generation: int, run: Callable[[], int], job: str = "") -> Child:
         """Starts a child in a process group of its own. Nothing may be open here that a child must
-        not share. run's return value is its exit status.
+        not share. run's return value is its exit status; it calls `os_signals.unblock`.
         """
         self.board.clear(slot)
         parent = os.getpid()
         gc.freeze()  # what is there now is shared, not copied by the child's first collection
+        os_signals.block()  # `run` lets them come when it is ready for them
         pid = os.fork()
         if pid == 0:
             _be_child(self.board, slot, parent, run)
+        os_signals.unblock()
         with suppress(OSError):  # the child does the same; whoever comes first
             os.setpgid(pid, pid)
         self.board.set_group(slot, pid)

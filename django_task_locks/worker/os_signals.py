@@ -8,7 +8,21 @@ from types import FrameType
 STOP_GRACEFULLY = (signal.SIGTERM, signal.SIGHUP)
 STOP_SOON = (signal.SIGINT,)
 
+_HELD_BACK = (*STOP_GRACEFULLY, *STOP_SOON, signal.SIGUSR1)
+
 Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+def block() -> None:
+    """Holds signals back for the time of a fork: a child that has just begun has no handlers of its
+    own yet, and would lose them.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+
+
+def unblock() -> None:
+    """Lets the signals come that were held back."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
 
 
 class SupervisorSignals:
@@ -77,6 +91,7 @@ class ExecutorSignals:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGUSR1, self._stop_body)
+        unblock()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.is_stopping = True

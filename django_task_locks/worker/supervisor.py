@@ -29,7 +29,7 @@ from django_task_locks.worker.control import ControlChannel
 from django_task_locks.worker.executor import ABORTED, Executor, Orders
 from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.heartbeat import Heartbeat
-from django_task_locks.worker.os_signals import SupervisorSignals
+from django_task_locks.worker.os_signals import SupervisorSignals, unblock
 from django_task_locks.worker.stopping import BodyStops
 
 _UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
@@ -190,7 +190,8 @@ class Supervisor:
         self._look_for_cancels()
         self._clean_up_sometimes()
         self._fill_slots()
-        self._listen()
+        if not self._is_over():
+            self._listen()
 
     def _listen(self) -> None:
         """Waits for a signal, a message or the next thing to do."""
@@ -352,7 +353,7 @@ class Supervisor:
     def _clean_up(self) -> int:
         """In the child."""
         self._forget_supervision()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
         return 1 if recovery.clean_up().failures else 0
 
     # -- forking -------------------------------------------------------------------------------

@@ -96,3 +96,34 @@ def lit_lanes(snapshot: dict[str, Value], keys: Keys) -> set[str]:
     }
     assert all(value == {"1": 0} for value in lit.values()), lit
     return set(lit)
+
+
+def of_requests(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
+    """What must stand beside the request hashes of a snapshot: their locks, places in the queues,
+    registries, slots and ready entries. Bookkeeping and what only wakes are left out.
+    """
+    found: dict[str, Any] = {}
+    for key, fields in snapshot.items():
+        if not key.startswith(keys.request("")) or not isinstance(fields, dict):
+            continue
+        id = key.removeprefix(keys.request(""))
+        score = int(fields["score"])
+        exclusive, shared = json.loads(fields["x"]), json.loads(fields["s"])
+        found[key] = fields
+        found.setdefault(keys.owner(fields["owner"]), set()).add(id)
+        if fields["state"] == "waiting":
+            for resource in exclusive:
+                found.setdefault(keys.wait_exclusive(resource), {})[id] = score
+            for resource in shared:
+                found.setdefault(keys.wait_shared(resource), {})[id] = score
+        else:
+            for resource in exclusive:
+                found[keys.lock(resource)] = id
+            for resource in shared:
+                found.setdefault(keys.lock(resource), set()).add(id)
+        if fields["state"] == "granted":
+            found.setdefault(keys.ready(fields["lane"]), {})[id] = score
+        if fields["state"] == "held" and fields["claims"] == "0":
+            number = fields["slot"].partition(".")[0]
+            found.setdefault(keys.slot(fields["owner"]), {})[number] = id
+    return found

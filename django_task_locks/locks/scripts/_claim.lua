@@ -56,5 +56,6 @@ end
 local function foreign_for_claim(owner, lanes)
   local bad = foreign(OWNER .. owner, 'set') or foreign(SLOT .. owner, 'hash')
     or foreign(OWNERS, 'hash') or foreign(LANES, 'hash') or foreign_counter(TOKEN)
+    or foreign_for_hand_over()
   if bad then return { 'foreign', bad } end
 end

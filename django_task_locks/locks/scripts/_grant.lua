@@ -133,8 +133,9 @@ local function grant_candidates(scores)
       dequeue(request)
       grant(request)
       if request.claims == '1' then
-        redis.call('RPUSH', GRANT .. id, request.token)
-        redis.call('PEXPIRE', GRANT .. id, 60000)
+        if type(redis.pcall('RPUSH', GRANT .. id, request.token)) == 'number' then
+          redis.call('PEXPIRE', GRANT .. id, 60000)
+        end
       end
       granted[#granted + 1] = id
     end
@@ -177,6 +178,11 @@ local function settle()
 end
 
 local function is_unsettled() return redis.call('EXISTS', UNSETTLED) end
+
+-- What everything that hands over writes, whoever is concerned.
+local function foreign_for_hand_over()
+  return foreign_counter(SEQ) or foreign(UNSETTLED, 'hash')
+end
 
 -- Ends a request: frees its locks or its places in the queues, and hands over to the waiters.
 local function finish(request)

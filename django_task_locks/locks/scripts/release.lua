@@ -15,6 +15,8 @@ local request, bad = read(ARGV[1])
 if bad then return { 'foreign', bad } end
 if not request then return { 'unknown' } end
 if not is_mine(request, ARGV[2], ARGV[3]) then return { 'refused', request.owner, request.token } end
+bad = foreign_for_hand_over()
+if bad then return { 'foreign', bad } end
 begin()
 local granted = finish(request)
 return reply('released', reply(is_unsettled(), granted))

@@ -11,7 +11,7 @@
 
 local owner, most = ARGV[1], tonumber(ARGV[2])
 local registry = OWNER .. owner
-local bad = foreign(registry, 'set')
+local bad = foreign(registry, 'set') or foreign_for_hand_over()
 if bad then return { 'foreign', bad } end
 local ids = redis.call('SRANDMEMBER', registry, most)
 if #ids > 0 then begin() end

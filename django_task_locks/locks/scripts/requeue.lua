@@ -20,7 +20,7 @@ if request.state ~= 'held' or request.claims == '1' or not is_mine(request, ARGV
 end
 local home = QUEUE .. request.queue
 bad = foreign(OWNER .. home, 'set') or foreign(READY .. request.lane, 'zset')
-  or foreign_queue(request)
+  or foreign_queue(request) or foreign_for_hand_over()
 if bad then return { 'foreign', bad } end
 
 begin()

@@ -8,7 +8,7 @@
 --@include _base
 --@include _grant
 
-local bad = foreign(UNSETTLED, 'hash')
+local bad = foreign_for_hand_over()
 if bad then return { 'foreign', bad } end
 begin()
 local granted = settle()

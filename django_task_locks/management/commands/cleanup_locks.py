@@ -32,7 +32,10 @@ class Command(BaseCommand):
         except LockServiceUnavailable as error:
             raise CommandError(str(error)) from None
         except DatabaseError as error:
-            raise CommandError(f"The database cannot be used: {str(error).strip()}") from None
+            raise CommandError(
+                f"The database cannot be used: {str(error).strip()}. See DATABASES; if it is new, "
+                "run manage.py migrate first."
+            ) from None
         if options["format"] == "json":
             self.stdout.write(json.dumps([asdict(step) for step in report.steps], indent=2))
         else:

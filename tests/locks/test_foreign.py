@@ -1,0 +1,368 @@
+"""Something else writes into our keys: only those who need that key notice, and nothing is half done.
+
+Lua does not roll back: a script that fails after its first write leaves locks that nobody owns. So
+every operation is run against every kind of value in every kind of key. It does all or nothing, and
+the error names the key.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from redis import Redis
+
+from django_task_locks.exceptions import ForeignValue
+from django_task_locks.locks import LockManager
+from django_task_locks.locks.keys import Keys
+from django_task_locks.locks.requests import Blocked, Claimant, Ended, Grant, Idle, Lane, Waiting
+from tests.locks import layout
+from tests.locks.conftest import PREFIX
+from tests.locks.snapshot import Value, remove_all, snapshot
+from tests.locks.support import OTHER_WORKER, WEB, WORKER, Executor, hold, task
+
+KEYS = Keys(PREFIX)
+OTHER_LANE = Lane(queue="other")
+SECOND_SLOT = Claimant(owner=WORKER.owner, slot="1.1", ttl=30)
+
+WRITERS: dict[str, Callable[[Redis, str], object]] = {
+    "text": lambda client, key: client.set(key, "not ours"),
+    "list": lambda client, key: client.rpush(key, "not ours"),
+    "set": lambda client, key: client.sadd(key, "not ours"),
+    "zset": lambda client, key: client.zadd(key, {"not ours": 1}),
+    "hash": lambda client, key: client.hset(key, "not", "ours"),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A key that somebody else wrote to, and the kinds of value that cannot be told from ours."""
+
+    family: str
+    key: str
+    ours: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.key.removeprefix(KEYS.base)
+
+
+PLACES = [
+    Place("request", KEYS.request("held")),
+    Place("request", KEYS.request("ready")),
+    Place("request", KEYS.request("queued")),
+    Place("request", KEYS.request("new")),
+    Place("lock", KEYS.lock("r1"), ("text", "set")),
+    Place("lock", KEYS.lock("r2"), ("text", "set")),
+    Place("lock", KEYS.lock("s1"), ("text", "set")),
+    Place("lock", KEYS.lock("free"), ("text", "set")),
+    *(
+        Place(family, key, ("zset",))
+        for name in ("r1", "r2", "r3", "s1", "free")
+        for family, key in (
+            ("wait_exclusive", KEYS.wait_exclusive(name)),
+            ("wait_shared", KEYS.wait_shared(name)),
+        )
+    ),
+    Place("owner", KEYS.owner(WORKER.owner), ("set",)),
+    Place("owner", KEYS.owner(WEB.owner), ("set",)),
+    Place("owner", KEYS.owner("queue/default"), ("set",)),
+    Place("owner", KEYS.owner("queue/other"), ("set",)),
+    Place("owners", KEYS.owners, ("hash",)),
+    Place("slot", KEYS.slot(WORKER.owner), ("hash",)),
+    Place("closed", KEYS.closed, ("zset",)),
+    Place("suspects", KEYS.suspects, ("zset",)),
+    Place("lanes", KEYS.lanes, ("hash",)),
+    Place("ready", KEYS.ready("default"), ("zset",)),
+    Place("ready", KEYS.ready("other"), ("zset",)),
+    Place("wake", KEYS.wake(""), ("zset",)),
+    Place("wake", KEYS.wake("default"), ("zset",)),
+    Place("wake", KEYS.wake("other"), ("zset",)),
+    Place("control", KEYS.control(WORKER.owner), ("list",)),
+    Place("grant", KEYS.grant("waits"), ("list",)),
+    Place("leader", KEYS.leader("job"), ("text",)),
+    Place("unsettled", KEYS.unsettled, ("hash",)),
+    Place("seq", KEYS.seq),
+    Place("token", KEYS.token),
+]
+
+OPERATIONS: dict[str, Callable[[LockManager], object]] = {
+    "request of something free": lambda locks: locks.request(task("new", "free")),
+    "request of something shared": lambda locks: locks.request(task("new", shared=["s1", "free"])),
+    "request of something held": lambda locks: locks.request(task("new", "r1", "free")),
+    "request that sends back": lambda locks: locks.request(task("new", "r2", priority=1)),
+    "request in another queue": lambda locks: locks.request(task("new", "free", lane=OTHER_LANE)),
+    "request that is known": lambda locks: locks.request(task("queued", "r1")),
+    "try of something held": lambda locks: locks.try_request(task("new", "r1", "free")),
+    "try that sends back": lambda locks: locks.try_request(hold("new", "r2", priority=1)),
+    "hold of something free": lambda locks: locks.request(hold("new", "free", shared=["s1"])),
+    "hold of something held": lambda locks: locks.request(hold("new", "r1", "free")),
+    "release of a task": lambda locks: locks.release("held"),
+    "release of a grant": lambda locks: locks.release("ready"),
+    "release of a waiter": lambda locks: locks.release("queued"),
+    "release of a hold": lambda locks: locks.release("hold"),
+    "settle": lambda locks: locks.settle(),
+    "requeue": lambda locks: locks.requeue("held", owner=WORKER.owner, token=1),
+    "claim": lambda locks: locks.claim(SECOND_SLOT, "2", ["default", "other"]),
+    "claim by another": lambda locks: locks.claim(OTHER_WORKER, "2", ["default", "other"]),
+    "claim without lanes": lambda locks: locks.claim(OTHER_WORKER, "", []),
+    "claim again": lambda locks: locks.claim(WORKER, "2", ["default", "other"]),
+    "advance": lambda locks: locks.advance(
+        WORKER, "2", ["default", "other"], id="held", token=1
+    ),
+    "retire": lambda locks: locks.retire(WORKER),
+    "beat": lambda locks: locks.beat(WEB.owner, 20),
+    "close_owner": lambda locks: locks.close_owner(WEB.owner),
+    "release_owner of a worker": lambda locks: locks.release_owner(WORKER.owner),
+    "release_owner of a process": lambda locks: locks.release_owner(WEB.owner, 1),
+    "forget_owner": lambda locks: locks.forget_owner("lost@8"),
+    "forget_entry": lambda locks: locks.forget_entry("held", WEB.owner),
+    "suspect": lambda locks: locks.suspect(WEB.owner),
+    "inspect_request": lambda locks: locks.inspect_request("queued"),
+    "inspect_resource": lambda locks: locks.inspect_resource("r1"),
+}
+
+
+def prepare(manager: LockManager) -> None:
+    """Something of every kind: see PLACES. The token of "held" is 1, the version of the lanes 2."""
+    manager.request(task("held", "r1", shared=["s1"]))
+    assert Executor(manager, WORKER).take().token == 1
+    manager.request(task("ready", "r2"))
+    manager.request(task("other ready", "r5", lane=OTHER_LANE))
+    manager.request(hold("hold", "r3", shared=["s1"]))
+    manager.request(hold("waits", "r3"))
+    manager.request(task("queued", "r1"))
+    manager.request(task("queued in between", shared=["r1", "r2"], lane=OTHER_LANE))
+    manager.request(task("queued last", "r2", shared=["r3"]))
+    manager.request(hold("queued hold", "r1"))
+    manager.close_owner("gone@9")
+    manager.suspect("lost@8")
+    manager.send(WORKER.owner, "cancel held")
+    manager.lead("job", WORKER.owner, 60)
+
+
+def is_intact(found: dict[str, Value], place: Place) -> bool:
+    """Locks, queues, registries and slots are those of the requests, the foreign key aside."""
+    lost = place.key.removeprefix(KEYS.request("")) if place.family == "request" else ""
+    wanted = layout.of_requests(
+        {key: value for key, value in found.items() if key != place.key}, KEYS
+    )
+    families = (
+        KEYS.request(""),
+        KEYS.lock(""),
+        KEYS.wait_exclusive(""),
+        KEYS.wait_shared(""),
+        KEYS.owner(""),
+        KEYS.slot(""),
+        KEYS.ready(""),
+    )
+    for key in {*wanted, *(key for key in found if key.startswith(families))} - {place.key}:
+        if _without(found.get(key), lost) != _without(wanted.get(key), lost):
+            return False
+    return True
+
+
+def _without(value: Value | None, id: str) -> Value | None:
+    """What remains of a registry, queue or lock if nothing is known of one request."""
+    if isinstance(value, set):
+        return value - {id} or None
+    if isinstance(value, dict):
+        kept = {
+            name: its
+            for name, its in value.items()
+            if name != id and its != id and not name.startswith("generation:")
+        }
+        return kept or None
+    return None if value == id else value
+
+
+def test_every_kind_of_key_is_among_the_places() -> None:
+    families = {
+        name
+        for name in dir(Keys)
+        if not name.startswith("_") and name not in ("prefix", "base", "anchor", "lua_constants")
+    }
+    assert {place.family for place in PLACES} == families
+
+
+def test_the_scene_is_intact_without_anything_foreign(
+    manager: LockManager, redis_client: Redis
+) -> None:
+    for operation in OPERATIONS.values():
+        remove_all(redis_client, PREFIX)
+        prepare(manager)
+        assert is_intact(snapshot(redis_client, PREFIX), Place("", ""))
+        operation(manager)
+        assert is_intact(snapshot(redis_client, PREFIX), Place("", ""))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_does_all_or_nothing(
+    manager: LockManager, redis_client: Redis, name: str, place: Place
+) -> None:
+    for kind, write in WRITERS.items():
+        if kind in place.ours:
+            continue
+        remove_all(redis_client, PREFIX)
+        prepare(manager)
+        redis_client.delete(place.key)
+        write(redis_client, place.key)
+        before = snapshot(redis_client, PREFIX)
+        try:
+            OPERATIONS[name](manager)
+        except ForeignValue as error:
+            after = snapshot(redis_client, PREFIX)
+            assert repr(place.key) in str(error), kind
+            counters = dict.fromkeys((KEYS.seq, KEYS.token))
+            assert {**after, **counters} == {**before, **counters}, kind
+        else:
+            after = snapshot(redis_client, PREFIX)
+            if place.key != KEYS.grant("waits"):  # it ends with its request, whatever is in it
+                assert after.get(place.key) == before[place.key], kind
+            assert is_intact(after, place), kind
+
+
+class TestOnlyThoseWhoNeedItNotice:
+    @pytest.fixture(params=["list", "hash", "zset"])
+    def foreign_lock(
+        self, manager: LockManager, redis_client: Redis, request: pytest.FixtureRequest
+    ) -> str:
+        WRITERS[request.param](redis_client, KEYS.lock("bad"))
+        return KEYS.lock("bad")
+
+    def test_a_request_of_the_resource_is_told_the_key(
+        self, manager: LockManager, foreign_lock: str, redis_client: Redis
+    ) -> None:
+        for asked in (
+            task("a", "good", "bad"),
+            task("a", "good", shared=["bad"]),
+            hold("a", "good", "bad"),
+        ):
+            with pytest.raises(ForeignValue, match="lock:bad"):
+                manager.request(asked)
+            with pytest.raises(ForeignValue, match="lock:bad"):
+                manager.try_request(asked)
+        assert set(snapshot(redis_client, PREFIX)) <= {KEYS.seq, foreign_lock}
+
+    def test_all_others_go_on(self, manager: LockManager, foreign_lock: str) -> None:
+        assert manager.request(task("a", "good")) == Grant("a", None)
+        assert manager.request(task("b", "good")) == Waiting("b")
+        executor = Executor(manager)
+        claimed = executor.take()
+        assert executor.advance(claimed) != Idle()
+
+    def test_when_it_is_gone_the_resource_is_free(
+        self, manager: LockManager, foreign_lock: str, redis_client: Redis
+    ) -> None:
+        redis_client.delete(foreign_lock)
+        assert manager.request(task("a", "good", "bad")) == Grant("a", None)
+
+    def test_text_in_a_lock_is_a_holder_that_nobody_knows(
+        self, manager: LockManager, redis_client: Redis
+    ) -> None:
+        """Held, not free, and no error: it may be a lock of another version of this package."""
+        redis_client.set(KEYS.lock("r"), "somebody")
+        assert manager.request(task("a", "r")) == Waiting("a")
+        reply = manager.try_request(task("b", shared=["r"]))
+        assert isinstance(reply, Blocked)
+        assert ("exclusive", "somebody") in [(found.mode, found.id) for found in reply.blockers]
+
+
+class TestHandOver:
+    """What a release hands on belongs to others; their trouble does not stop it."""
+
+    def test_who_cannot_be_told_of_the_grant_waits_and_the_others_are_granted(
+        self, manager: LockManager, redis_client: Redis
+    ) -> None:
+        manager.request(hold("a", "r1", "r2"))
+        manager.request(task("first", "r1", lane=OTHER_LANE))
+        manager.request(task("second", "r2"))
+        redis_client.set(KEYS.ready("other"), "not ours")
+        assert manager.release("a") == Ended("done", ("second",))
+        found = manager.inspect_request("first")
+        assert found is not None
+        assert found.state == "waiting"
+
+    def test_no_token_no_hold(self, manager: LockManager, redis_client: Redis) -> None:
+        manager.request(hold("a", "r1", "r2"))
+        manager.request(hold("b", "r1"))
+        manager.request(task("c", "r2"))
+        redis_client.set(KEYS.token, "not ours")
+        assert manager.release("a") == Ended("done", ("c",))
+
+    def test_a_hold_that_cannot_be_woken_is_held_all_the_same(
+        self, manager: LockManager, redis_client: Redis
+    ) -> None:
+        """It asks again by its id."""
+        manager.request(hold("a", "r"))
+        manager.request(hold("b", "r"))
+        redis_client.set(KEYS.grant("b"), "not ours")
+        assert manager.release("a") == Ended("done", ("b",))
+        assert isinstance(manager.request(hold("b", "r")), Grant)
+        assert redis_client.ttl(KEYS.grant("b")) == -1
+
+
+class TestClaim:
+    def test_a_broken_counter_of_tokens_costs_no_task_its_place(
+        self, manager: LockManager, redis_client: Redis
+    ) -> None:
+        manager.request(task("a", "r"))
+        redis_client.set(KEYS.token, "not ours")
+        executor = Executor(manager)
+        with pytest.raises(ForeignValue, match="token"):
+            executor.claim()
+        redis_client.delete(KEYS.token)
+        assert executor.take().id == "a"
+
+    def test_the_lanes_that_are_not_broken_are_served(
+        self, manager: LockManager, redis_client: Redis
+    ) -> None:
+        manager.request(task("a", lane=OTHER_LANE))
+        manager.request(task("b"))
+        redis_client.delete(KEYS.ready("other"))
+        redis_client.set(KEYS.ready("other"), "not ours")
+        assert Executor(manager, queues=["default", "other"]).take().id == "b"
+
+
+class TestSentBack:
+    def test_a_grant_that_cannot_go_back_to_its_queue_is_in_the_way(
+        self, manager: LockManager, redis_client: Redis
+    ) -> None:
+        """It would stand in no queue, and wait for ever."""
+        manager.request(task("low", "r1", "r2"))
+        redis_client.set(KEYS.wait_exclusive("r2"), "not ours")
+        assert manager.request(task("high", "r1", priority=1)) == Waiting("high")
+        assert manager.release("low") == Ended("done", ("high",))
+
+    def test_a_requeue_waits_until_the_key_is_free(
+        self, manager: LockManager, redis_client: Redis
+    ) -> None:
+        manager.request(task("a", "r"))
+        claimed = Executor(manager).take()
+        redis_client.set(KEYS.wait_exclusive("r"), "not ours")
+        with pytest.raises(ForeignValue, match="wait:x:r"):
+            manager.requeue("a", owner=WORKER.owner, token=claimed.token)
+        redis_client.delete(KEYS.wait_exclusive("r"))
+        assert manager.requeue("a", owner=WORKER.owner, token=claimed.token) == Ended(
+            "done", ("a",)
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "ask"),
+    [
+        (KEYS.wake(""), lambda locks: locks.wait_for_ready(["default"], 0.001)),
+        (KEYS.wake("default"), lambda locks: locks.wait_for_ready(["default"], 0.001)),
+        (KEYS.grant("a"), lambda locks: locks.wait_for_grant("a", 0.001)),
+        (KEYS.owners, lambda locks: locks.owners()),
+        (KEYS.owner(WEB.owner), lambda locks: locks.registry(WEB.owner)),
+        (KEYS.control(WEB.owner), lambda locks: locks.send(WEB.owner, "cancel a")),
+    ],
+    ids=["wait_for_ready", "wait_for_ready in a lane", "wait_for_grant", "owners", "registry", "send"],
+)
+def test_plain_commands_name_the_key_too(
+    manager: LockManager, redis_client: Redis, key: str, ask: Callable[[LockManager], object]
+) -> None:
+    redis_client.set(key, "not ours")
+    with pytest.raises(ForeignValue) as raised:
+        ask(manager)
+    assert key in str(raised.value)
