@@ -23,6 +23,7 @@ server, ``server.log.old`` of the previous ones, and the data.
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import signal
 import socket
@@ -332,7 +333,7 @@ class _Keeper:
             fcntl.flock(lock, fcntl.LOCK_EX)
             status = self._server.wait() if self._server else None
             if status is not None:
-                logger.info("embedded_server=ended status=%s", status)
+                emit("embedded.server_ended", status=status)
                 if status > 0:  # a refusal, whose reason is in the log; a signal is negative
                     break
             with self._is_ending:
@@ -366,11 +367,11 @@ class _Keeper:
             self._has_no_users = True
             self._is_ending.notify_all()
             server = self._server
-        logger.info("embedded_server=ending reason=no_users")
+        emit("embedded.ending")
         for number in (signal.SIGTERM, signal.SIGKILL):
             self._end(server, number)
             time.sleep(STOP_TIMEOUT)  # as a rule run() returns meanwhile, and with it the process
-            logger.error("embedded_server=resisting signal=%s", number.name)
+            emit("embedded.resisting", signal=number.name)
         os._exit(1)
 
     def _end(self, server: subprocess.Popen[bytes] | None, number: int) -> None:
@@ -386,7 +387,7 @@ class _Keeper:
                 if (pid := _peer_pid(connection)) > 1:
                     os.kill(pid, number)
         except OSError as error:
-            logger.warning("embedded_server=unreachable socket=%s error=%s", self._path, error)
+            emit("embedded.unreachable", socket=self._path, error=error)
 
 
 def _peer_pid(connection: socket.socket) -> int:
