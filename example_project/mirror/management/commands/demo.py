@@ -68,7 +68,7 @@ def _next_places() -> Iterator[tuple[str, str]]:
     base = Path(settings.BASE_DIR)
     yield os.path.relpath(base / "mirror" / "tasks.py"), "the tasks: ordinary functions"
     yield os.path.relpath(base / "mirror" / "demo" / "scenario.py"), "how they are dispatched"
-    yield os.path.relpath(base.parent / "README.md"), "what the library does; more in docs/"
+    yield os.path.relpath(base.parent / "README.md"), "what the library does"
     manage = f"python {os.path.relpath(base / 'manage.py')}"
     yield f"{manage} task_worker", "a worker of your own"
     yield f"{manage} cleanup_locks --dry-run", "what a clean-up would find"
