@@ -92,7 +92,6 @@ def location_problem() -> str | None:
 
 _AsyncEntry = tuple[AsyncLockManager, AsyncGenerator[AsyncLockManager, None]]
 _async_managers: dict[asyncio.AbstractEventLoop, _AsyncEntry] = {}
-os.register_at_fork(after_in_child=_async_managers.clear)
 
 # Every operation may be sent twice, so a connection that was closed meanwhile heals unnoticed.
 _BACKOFF = ExponentialBackoff(cap=0.2, base=0.02)
@@ -111,6 +110,16 @@ def get_waiting_lock_manager() -> LockManager:
     waiting holds up a connection, and needs a longer timeout than an answer.
     """
     return _build(REPLY_TIMEOUT + get_settings().heartbeat_interval)
+
+
+def _forget_in_child() -> None:
+    # A thread that does not run in a forked child may have held the lock of a pool.
+    _shared_manager.cache_clear()
+    get_waiting_lock_manager.cache_clear()
+    _async_managers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @dataclass(frozen=True, slots=True)

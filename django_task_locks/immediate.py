@@ -8,7 +8,7 @@ from django_task_locks import execution, presence, releasing
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import LockServiceUnavailable
+from django_task_locks.exceptions import LockServiceUnavailable, OwnerClosed
 from django_task_locks.execution import Outcome
 from django_task_locks.locks.requests import Grant
 from django_task_locks.managers import DatabaseNow
@@ -73,10 +73,13 @@ def acquire(task: Task) -> ImmediateRun | str:
     nothing is written.
     """
     present = presence.present()
-    manager = get_lock_manager()
     id = str(task.pk)
     try:
-        outcome = manager.try_request(lock_request(task, present.claimant))
+        outcome = get_lock_manager().try_request(lock_request(task, present.claimant))
+    except OwnerClosed:
+        if not presence.renounce(present):
+            raise
+        return acquire(task)  # as the process that it is from now on
     except LockServiceUnavailable:
         # It may have been granted all the same.
         releasing.release(id, owner=present.owner)

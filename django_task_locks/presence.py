@@ -181,6 +181,9 @@ def present() -> Presence:
     """
     with _State.lock:
         if _State.presence is None:
+            # What it imports is imported here: a fork during an import of the thread's would leave
+            # its child with a lock that nobody opens.
+            get_lock_manager()
             presence = prepare(default_name(), AppStatus.AppType.OTHER)
             beater = _Beater(presence)
             beater.start()
@@ -192,6 +195,22 @@ def present() -> Presence:
         if not started.is_registered.is_set() and started.problem:
             raise started.problem
     return presence
+
+
+def renounce(presence: Presence) -> bool:
+    """This incarnation was declared missing: the next use announces a new one. False if that is
+    not this process's to do, but its worker's.
+    """
+    with _State.lock:
+        beater = _State.beater
+        if _State.presence is not presence:
+            return True  # the heartbeat has found out, too
+        if beater is None:
+            return False
+        beater.ended.set()
+        _State.forget(presence)
+    emit("presence.lost", owner=presence.owner)
+    return True
 
 
 def adopt(presence: Presence, slot: str = "") -> None:

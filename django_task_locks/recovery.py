@@ -21,7 +21,7 @@ from django_task_locks.locks.keys import QUEUE_OWNER
 from django_task_locks.managers import DatabaseNow, TaskQuerySet
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.presence import default_name
-from django_task_locks.settling import MISSING, find_task, settle_request, settle_task
+from django_task_locks.settling import MISSING, find_task, may_retry, settle_request, settle_task
 from django_task_locks.states import State
 
 _BATCH = 500
@@ -179,6 +179,10 @@ def _clean_process(status: AppStatus, report: Report, why: str, *, is_certain: b
         _clean_owner(owner, status.pk, report)
         if len(report.failures) > before:
             raise _Incomplete
+        # Code that bypasses the state machine may have left rows naming a process that runs none.
+        _tasks().filter(app_lock_id=status.pk).exclude(state__in=State.owned()).update(
+            app_lock=None
+        )
         rows.filter(tasks=None).delete()
         lock_files.discard(status.lock_file, owner)
 
@@ -226,9 +230,7 @@ def _owned_tasks(pk: UUID | None) -> Iterable[Task]:
 def _task_action(task: Task) -> str:
     if task.state == State.CANCELING:
         return "record as canceled"
-    if task.on_worker_loss == "requeue" and task.attempt < task.max_attempts:
-        return "hand back to the queue"
-    return "record as failed"
+    return "hand back to the queue" if may_retry(task) else "record as failed"
 
 
 def _tasks() -> TaskQuerySet:

@@ -18,12 +18,22 @@ from django_task_locks.states import OnWorkerLoss, State
 MISSING = "Worker has gone missing."
 
 
+def may_retry(task: Task) -> bool:
+    """Whether it gets another attempt after the loss of its process; by a worker, so that it must
+    be one that may be deferred.
+    """
+    return (
+        task.on_worker_loss == OnWorkerLoss.REQUEUE
+        and task.deferred
+        and task.attempt < task.max_attempts
+    )
+
+
 def settle_task(task: Task, why: str) -> bool:
     """Decides a running or canceling task whose code can run no more: canceled if it was being
     canceled, handed back if it may have another attempt, else failed with the reason. Its lock
     follows. False if somebody else decided it first.
     """
-    may_retry = task.on_worker_loss == OnWorkerLoss.REQUEUE and task.attempt < task.max_attempts
     token = task.lock_token
     try:
         if task.state == State.CANCELING:
@@ -33,7 +43,7 @@ def settle_task(task: Task, why: str) -> bool:
                 error=reason(f"Canceled while it ran. {why}"),
                 sources=[State.CANCELING],
             )
-        elif may_retry:
+        elif may_retry(task):
             task.put_back(token=token)
         else:
             task.finish(State.FAILED, token=token, error=reason(why))

@@ -1,8 +1,9 @@
 """Transactions as tests need them, and what others see meanwhile."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from threading import Thread
+from threading import Barrier, Thread
 from typing import TypeVar
 
 from django.db import connections, transaction
@@ -36,3 +37,18 @@ def elsewhere(look: Callable[[], T]) -> T:
     thread.start()
     thread.join()
     return seen[0]
+
+
+def at_once(*calls: Callable[[], T]) -> list[T]:
+    """Their results, in this order; each is made by a thread of its own, all at the same time."""
+    barrier = Barrier(len(calls), timeout=30)
+
+    def run(call: Callable[[], T]) -> T:
+        barrier.wait()
+        try:
+            return call()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [done.result() for done in [threads.submit(run, call) for call in calls]]

@@ -398,7 +398,11 @@ class TestWaitForReady:
             for claimant in (WORKER, SECOND_SLOT, OTHER_WORKER)
         ]
         manager.request(task("a", lane=Lane(queue="nobody")))
-        woken = [executor for executor in executors * 3 if executor.is_woken() and executor.claim()]
+        woken = []
+        for executor in executors * 3:
+            if executor.is_woken():
+                woken.append(executor)
+                assert executor.claim() == Idle()
         assert woken == [*executors, executors[0]]
         assert not redis_client.exists(keys.wake(""))
 

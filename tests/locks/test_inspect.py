@@ -68,9 +68,7 @@ class TestRequest:
     def test_who_waits_has_blockers_with_all_that_is_known_of_them(
         self, manager: LockManager
     ) -> None:
-        manager.request(
-            LockRequest(id="holder", exclusive=("r1",), claimant=WEB, label="nightly")
-        )
+        manager.request(LockRequest(id="holder", exclusive=("r1",), claimant=WEB, label="nightly"))
         manager.request(task("waiter", "r1", "r2"))
         manager.request(task("late", shared=["r2"]))
         holder, waiter = inspected(manager, "holder"), inspected(manager, "waiter")

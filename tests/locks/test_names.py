@@ -9,6 +9,7 @@ from redis import Redis
 from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import Claimant, Ended, Grant, Lane, Waiting
+from tests.locks.snapshot import snapshot
 from tests.locks.support import Executor, hold, task
 
 Remaining = Callable[[], set[str]]
@@ -137,8 +138,9 @@ def test_no_name_moves_a_key_to_another_cluster_slot(
     for number, name in enumerate(NAMES):
         manager.request(task(f"held{number}", name))
         manager.request(task(f"{name}", name, shared=["s"], lane=Lane(queue=f"q{number}")))
-    tags = {key.partition(b"{")[2].partition(b"}")[0] for key in redis_client.keys("*")}
-    assert tags == {keys.prefix.encode()}
+    tags = {key.partition("{")[2].partition("}")[0] for key in snapshot(redis_client, keys.prefix)}
+    assert tags == {keys.prefix}
+    assert len(snapshot(redis_client, keys.prefix)) == redis_client.dbsize()
 
 
 class TestManyResources:

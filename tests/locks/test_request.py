@@ -1,6 +1,6 @@
 """request and try_request: all or nothing, in order, and safe to repeat."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from redis import Redis
@@ -31,7 +31,7 @@ def state(manager: LockManager, id: str) -> str:
     return found.state if found else "unknown"
 
 
-def states(manager: LockManager, ids: str) -> dict[str, str]:
+def states(manager: LockManager, ids: Iterable[str]) -> dict[str, str]:
     return {id: state(manager, id) for id in ids}
 
 

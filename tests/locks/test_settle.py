@@ -1,88 +1,117 @@
-"""Releases that have more to hand over than one call may."""
+"""Handing over in bounded batches: no call blocks the server for long, and nobody is forgotten."""
+
+from collections.abc import Callable
 
 import pytest
 from redis import Redis
 
 from django_task_locks.locks import LockManager
-from django_task_locks.locks.requests import Claimed, Ended
+from django_task_locks.locks.requests import Claimed, Ended, Grant, Lane
 from tests.locks.conftest import PREFIX
-from tests.locks.support import Executor, hold, task
+from tests.locks.scene import KEYS
+from tests.locks.support import OTHER_WORKER, WORKER, Executor, hold, task
+
+Remaining = Callable[[], set[str]]
 
 
-@pytest.fixture
-def small(redis_client: Redis) -> LockManager:
-    """Examines no more than three waiters in one call."""
-    return LockManager(redis_client, PREFIX, batch=3)
+@pytest.fixture(params=[1, 2, 3, 1000])
+def small(redis_client: Redis, request: pytest.FixtureRequest) -> LockManager:
+    """One call looks at very few waiters."""
+    return LockManager(redis_client, PREFIX, batch=request.param)
 
 
-def states(manager: LockManager, count: int) -> list[str]:
-    infos = [manager.inspect_request(f"s{number}") for number in range(count)]
-    return [info.state if info else "gone" for info in infos]
+def granted(manager: LockManager, ids: list[str]) -> list[str]:
+    found = [manager.inspect_request(id) for id in ids]
+    return [info.id for info in found if info and info.state == "granted"]
 
 
-def test_a_release_grants_all_shared_waiters_in_batches_and_in_order(small: LockManager) -> None:
-    small.request(hold("x", "r"))
-    for number in range(10):
-        small.request(task(f"s{number}", shared=["r"]))
-    small.request(task("last", "r"))
-    ended = small.release("x")
-    assert ended.granted == tuple(f"s{number}" for number in range(10))
-    assert not small.client.exists(small.keys.unsettled)
-    last = small.inspect_request("last")
-    assert last is not None
-    assert last.state == "waiting"
+def test_a_release_goes_on_until_all_are_granted(
+    small: LockManager, redis_client: Redis, remaining: Remaining
+) -> None:
+    ids = [f"reader{number}" for number in range(7)]
+    small.request(hold("a", "r"))
+    for id in ids:
+        small.request(task(id, shared=["r"]))
+    small.request(task("writer", "r"))
+    assert small.release("a") == Ended("done", tuple(ids))
+    assert not redis_client.exists(KEYS.unsettled)
+    for id in ids[:-1]:
+        assert small.release(id) == Ended("done")
+    assert small.release(ids[-1]) == Ended("done", ("writer",))
+    small.release("writer")
+    assert not remaining()
 
 
-def test_waiters_that_are_blocked_elsewhere_do_not_hold_up_the_batches(small: LockManager) -> None:
-    small.request(hold("x", "r"))
-    small.request(hold("other", "busy"))
-    for number in range(8):
-        small.request(task(f"s{number}", shared=["r", "busy"] if number < 6 else ["r"]))
-    small.release("x")
-    assert states(small, 8) == ["waiting"] * 6 + ["granted"] * 2
+def test_so_it_does_for_many_resources(small: LockManager, redis_client: Redis) -> None:
+    names = [f"r{number}" for number in range(7)]
+    small.request(hold("a", *names))
+    for name in names:
+        small.request(task(f"writer of {name}", name))
+    assert set(small.release("a").granted) == {f"writer of {name}" for name in names}
+    assert not redis_client.exists(KEYS.unsettled)
 
 
-def test_what_a_client_left_unsettled_is_done_by_the_next_claim(
+def test_a_requeue_and_the_end_of_an_owner_do_so_too(
     small: LockManager, redis_client: Redis
 ) -> None:
-    class Dying(LockManager):
-        """Ends after the first call of a release."""
-
-        def _settled(self, ended: Ended) -> Ended:
-            return ended
-
-    dying = Dying(redis_client, PREFIX, batch=3)
-    small.request(hold("x", "r"))
-    for number in range(10):
-        small.request(task(f"s{number}", shared=["r"]))
-    assert len(dying.release("x").granted) == 3
-    executor = Executor(small)
-    taken: list[str] = []
-    claimed = executor.claim()
-    while isinstance(claimed, Claimed):
-        taken.append(claimed.id)
-        claimed = executor.advance(claimed)
-    assert taken == [f"s{number}" for number in range(10)]
+    small.request(task("a", "r"))
+    claimed = Executor(small).take()
+    ids = [f"reader{number}" for number in range(5)]
+    for id in ids:
+        small.request(task(id, shared=["r"], priority=1))
+    assert small.requeue("a", owner=WORKER.owner, token=claimed.token).granted == tuple(ids)
+    for id in ids:
+        small.release(id)
+    Executor(small).take()
+    for id in ids:
+        small.request(task(id, shared=["r"]))
+    assert small.release_owner(WORKER.owner) == 1
+    assert granted(small, ids) == ids
+    assert not redis_client.exists(KEYS.unsettled)
 
 
-def test_many_resources_with_waiters_on_each_are_settled_too(small: LockManager) -> None:
-    names = [f"r{number}" for number in range(10)]
-    small.request(hold("x", *names))
-    for number, name in enumerate(names):
-        small.request(task(f"s{number}", shared=[name]))
-    assert sorted(small.release("x").granted) == [f"s{number}" for number in range(10)]
-
-
-def test_thousands_of_shared_waiters_are_granted_a_thousand_a_call(
-    manager: LockManager, redis_client: Redis
+def test_an_advance_leaves_the_rest_to_whoever_claims_next(
+    small: LockManager, redis_client: Redis
 ) -> None:
-    manager.request(hold("x", "r"))
-    for number in range(3500):
-        manager.request(task(f"s{number}", shared=["r"]))
-    manager.settle()  # loads the scripts
-    manager.release("nothing")
-    redis_client.config_resetstat()
-    ended = manager.release("x")
-    assert len(ended.granted) == 3500
-    calls = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert calls == 4
+    """The worker's own next task does not wait for it, and who dies here leaves nobody waiting."""
+    lane = Lane(queue="other")
+    small.request(task("a", "r"))
+    ids = [f"reader{number}" for number in range(9)]
+    for id in ids:
+        small.request(task(id, shared=["r"], lane=lane))
+    executor = Executor(small)
+    executor.advance(executor.take())
+    other = Executor(small, OTHER_WORKER)
+    for _ in range(10):
+        other.claim()
+    assert granted(small, ids) == ids
+    assert not redis_client.exists(KEYS.unsettled)
+
+
+def test_settle_does_what_is_left(small: LockManager, redis_client: Redis) -> None:
+    small.request(task("a", "r"))
+    ids = [f"reader{number}" for number in range(9)]
+    for id in ids:
+        small.request(task(id, shared=["r"]))
+    executor = Executor(small)
+    first = executor.advance(executor.take())
+    assert first == Claimed("reader0", 2)
+    small.settle()
+    assert granted(small, ids) == ids[1:]
+    assert small.settle() == Ended("done")
+    assert not redis_client.exists(KEYS.unsettled)
+
+
+def test_meanwhile_the_order_holds(redis_client: Redis) -> None:
+    """What is not settled yet still waits, and nobody conflicting gets past it."""
+    manager = LockManager(redis_client, PREFIX, batch=1)
+    manager.request(task("a", "r"))
+    for id in ("reader0", "reader1", "reader2"):
+        manager.request(task(id, shared=["r"], lane=Lane(queue="other")))
+    executor = Executor(manager)
+    executor.advance(executor.take())
+    assert redis_client.exists(KEYS.unsettled)
+    manager.request(task("writer", "r"))
+    assert manager.request(task("higher", "r", priority=1)) == Grant("higher", None)
+    assert granted(manager, ["reader0", "reader1", "reader2", "writer"]) == []
+    assert manager.release("higher").granted == ("reader0", "reader1", "reader2")

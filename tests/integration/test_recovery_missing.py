@@ -1,0 +1,545 @@
+"""Clean-up of processes that are missing: their tasks are decided once, their locks are released,
+and nobody else's are touched."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from django_task_locks import dispatch, execution
+from django_task_locks.exceptions import InvalidTransition, OwnerClosed
+from django_task_locks.execution import Outcome
+from django_task_locks.locks import LockManager, LockRequest
+from django_task_locks.locks.requests import Claimant, RequestInfo
+from django_task_locks.models import AppStatus, Task
+from django_task_locks.recovery import Report, clean_up
+from django_task_locks.signals import task_state_changed
+from django_task_locks.states import State
+from tests.factories import AppStatusFactory, TaskFactory
+from tests.integration.by_hand import HandWorker
+from tests.integration.transactions import at_once
+from tests.support.processes import message, refreshed
+from tests.support.redis_state import leftovers
+from tests.testapp import tasks
+
+MISSING = "Worker has gone missing."
+
+
+@pytest.fixture
+def dead(locks: LockManager) -> HandWorker:
+    """A worker whose last heartbeat is long ago."""
+    return HandWorker(locks, AppStatusFactory.create(stale=True))
+
+
+@pytest.fixture
+def alive(locks: LockManager) -> HandWorker:
+    return HandWorker(locks)
+
+
+def info(locks: LockManager, task: Task) -> RequestInfo:
+    found = locks.inspect_request(str(task.pk))
+    assert found is not None
+    return found
+
+
+def kinds(report: Report) -> Counter[tuple[str, str]]:
+    return Counter((step.kind, step.status) for step in report.steps)
+
+
+def assert_is_gone(locks: LockManager, worker: HandWorker) -> None:
+    assert not AppStatus.objects.filter(pk=worker.status.pk).exists()
+    assert locks.registry(worker.owner) == set()
+    assert worker.owner not in locks.owners()
+    assert not any(worker.owner in key for key in leftovers(locks))
+
+
+class TestTasks:
+    def test_running_one_fails_and_its_locks_are_released(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        dispatch(tasks.record, exclusive=["a", "b"], shared="c")
+        behind = dispatch(tasks.record, exclusive="a")
+        task = dead.run()
+
+        report = clean_up()
+
+        found = refreshed(task)
+        assert (found.state, message(task), found.app_lock) == (State.FAILED, MISSING, None)
+        assert found.worker_name == dead.status.name
+        assert found.finished_at is not None
+        assert info(locks, behind).state == "granted"
+        assert_is_gone(locks, dead)
+        assert kinds(report) == {("process", "done"): 1, ("task", "done"): 1}
+
+    def test_canceling_one_ends_as_canceled(self, locks: LockManager, dead: HandWorker) -> None:
+        dispatch(tasks.record, exclusive="a")
+        task = dead.run()
+        task.request_cancel()
+
+        clean_up()
+
+        assert refreshed(task).state == State.CANCELED
+        assert message(task) == f"Canceled while it ran. {MISSING}"
+        assert leftovers(locks) == set()
+
+    def test_one_that_may_have_another_attempt_keeps_its_place(
+        self, locks: LockManager, dead: HandWorker, alive: HandWorker
+    ) -> None:
+        dispatch(tasks.record, exclusive="a", on_worker_loss="requeue", max_attempts=2)
+        task = dead.run()
+        score = info(locks, task).score
+        behind = dispatch(tasks.record, exclusive="a")
+
+        clean_up()
+
+        found = refreshed(task)
+        assert (found.state, found.attempt, found.app_lock) == (State.WAITING, 2, None)
+        assert (info(locks, task).score, info(locks, task).owner) == (score, "queue/default")
+        assert info(locks, behind).state == "waiting"
+        assert alive.run() == task
+        assert_is_gone(locks, dead)
+
+    def test_attempts_come_to_an_end(self, locks: LockManager) -> None:
+        task = dispatch(tasks.record, exclusive="a", on_worker_loss="requeue", max_attempts=3)
+
+        for attempt in (1, 2, 3):
+            assert refreshed(task).state == State.WAITING
+            worker = HandWorker(locks, AppStatusFactory.create(stale=True))
+            assert worker.run().attempt == attempt
+            clean_up()
+
+        assert (refreshed(task).state, refreshed(task).attempt) == (State.FAILED, 3)
+        assert message(task) == MISSING
+        assert leftovers(locks) == set()
+
+    def test_immediate_one_that_may_be_deferred_is_handed_to_workers(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        task = immediate_of(dead, on_worker_loss="requeue", max_attempts=2)
+
+        clean_up()
+
+        assert refreshed(task).state == State.WAITING
+        assert (info(locks, task).state, info(locks, task).owner) == ("granted", "queue/default")
+
+    def test_immediate_one_that_may_not_be_deferred_fails(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        task = immediate_of(dead, on_worker_loss="requeue", max_attempts=2, deferred=False)
+
+        clean_up()
+
+        assert (refreshed(task).state, message(task)) == (State.FAILED, MISSING)
+        assert leftovers(locks) == set()
+
+    def test_L15_claimed_one_that_never_started_waits_again_in_its_place(
+        self, locks: LockManager, dead: HandWorker, alive: HandWorker
+    ) -> None:
+        task, behind = (dispatch(tasks.record, exclusive="a") for _ in range(2))
+        claimed = dead.claim()
+        score = info(locks, task).score
+        Task.objects.filter(pk=task.pk).update(app_lock=dead.status)
+
+        clean_up()
+
+        assert (refreshed(task).state, refreshed(task).attempt) == (State.WAITING, 1)
+        assert (info(locks, task).state, info(locks, task).score) == ("granted", score)
+        assert info(locks, behind).state == "waiting"
+        assert dead.start(claimed) is None, "a late start is refused"
+        assert alive.run() == task
+        assert not AppStatus.objects.filter(pk=dead.status.pk).exists()
+
+    def test_one_that_was_canceled_after_its_claim_is_released(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        task = dispatch(tasks.record, exclusive="a")
+        dead.claim()
+        Task.objects.filter(pk=task.pk).update(state=State.CANCELED)
+
+        clean_up()
+
+        assert leftovers(locks) == set()
+
+    def test_L4_one_that_ended_before_its_release_is_released(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        dispatch(tasks.record, exclusive="a")
+        task = dead.run()
+        Task.objects.filter(pk=task.pk).update(state=State.COMPLETED, result=42, app_lock=None)
+
+        clean_up()
+
+        assert (refreshed(task).state, refreshed(task).result) == (State.COMPLETED, 42)
+        assert leftovers(locks) == set()
+
+    def test_one_that_was_ended_behind_the_state_machine_s_back_is_released(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        """Its row still names the process, whose record goes all the same."""
+        dispatch(tasks.record, exclusive="a")
+        task = dead.run()
+        Task.objects.filter(pk=task.pk).update(state=State.CANCELED)
+
+        clean_up()
+
+        assert (refreshed(task).state, refreshed(task).app_lock) == (State.CANCELED, None)
+        assert leftovers(locks) == set()
+        assert_is_gone(locks, dead)
+
+    def test_one_whose_row_is_gone_is_released(self, locks: LockManager, dead: HandWorker) -> None:
+        dispatch(tasks.record, exclusive="a")
+        task = dead.run()
+        Task.objects.filter(pk=task.pk)._raw_delete("default")
+
+        clean_up()
+
+        assert leftovers(locks) == set()
+
+    def test_hold_of_a_dead_process_is_released(self, locks: LockManager, dead: HandWorker) -> None:
+        claimant = Claimant(owner=dead.owner, ttl=4)
+        locks.request(LockRequest(id="hold-1", exclusive=("a",), claimant=claimant))
+        locks.request(LockRequest(id="hold-2", exclusive=("a",), claimant=claimant))
+
+        clean_up()
+
+        assert leftovers(locks) == set()
+        assert_is_gone(locks, dead)
+
+    def test_row_that_redis_does_not_know_is_decided_all_the_same(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        task = TaskFactory.create(running_by=dead.status, lock_token=3)
+
+        clean_up()
+
+        assert refreshed(task).state == State.FAILED
+        assert_is_gone(locks, dead)
+
+    def test_request_that_was_taken_over_by_a_living_process_is_kept(
+        self, locks: LockManager, dead: HandWorker, alive: HandWorker
+    ) -> None:
+        """Its entry in the dead one's registry is all that goes."""
+        dispatch(tasks.record, exclusive="a")
+        task = alive.run()
+        locks.client.sadd(locks.keys.owner(dead.owner), str(task.pk))
+
+        clean_up()
+
+        assert refreshed(task).state == State.RUNNING
+        assert info(locks, task).owner == alive.owner
+        assert_is_gone(locks, dead)
+
+
+def immediate_of(worker: HandWorker, **fields: Any) -> Task:
+    """An immediate task that runs in this process."""
+    task = TaskFactory.build(exclusive=["a"], immediate=True, **fields)
+    claimant = Claimant(owner=worker.owner, ttl=4)
+    granted = worker.locks.try_request(
+        LockRequest(id=str(task.pk), exclusive=("a",), claimant=claimant)
+    )
+    task.app_lock, task.worker_name = worker.status, worker.status.name
+    task.state, task.lock_token = State.RUNNING, granted.token  # type: ignore[union-attr, assignment]
+    task.save(force_insert=True)
+    return task
+
+
+class TestOthers:
+    def test_A6_only_the_dead_one_s_tasks_are_touched(
+        self, locks: LockManager, dead: HandWorker, alive: HandWorker
+    ) -> None:
+        dispatch(tasks.record, exclusive="a")
+        lost = dead.run()
+        dispatch(tasks.record, exclusive="b", shared="c")
+        running = alive.run()
+        dispatch(tasks.record, exclusive="d")
+        claimed = alive.claim()
+        before = {id: locks.inspect_request(id) for id in (str(running.pk), claimed.id)}
+
+        clean_up()
+
+        assert refreshed(lost).state == State.FAILED
+        assert refreshed(running).state == State.RUNNING
+        assert {id: locks.inspect_request(id) for id in before} == before
+        assert locks.registry(alive.owner) == set(before)
+        assert AppStatus.objects.get() == alive.status
+
+    def test_L12_live_successor_of_the_same_name_is_untouched(self, locks: LockManager) -> None:
+        dead = HandWorker(locks, AppStatusFactory.create(name="worker", stale=True))
+        alive = HandWorker(locks, AppStatusFactory.create(name="worker"))
+        dispatch(tasks.record, exclusive="a")
+        lost = dead.run()
+        dispatch(tasks.record, exclusive="b")
+        running = alive.run()
+
+        clean_up()
+
+        assert refreshed(lost).state == State.FAILED
+        assert refreshed(running).state == State.RUNNING
+        assert info(locks, running).state == "held"
+        assert AppStatus.objects.get() == alive.status
+
+    def test_tasks_that_wait_or_are_granted_are_nobody_s(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        granted, waiting = (dispatch(tasks.record, exclusive="a") for _ in range(2))
+
+        clean_up()
+
+        assert (info(locks, granted).state, info(locks, waiting).state) == ("granted", "waiting")
+
+    def test_healthy_system_gives_nothing_to_do(
+        self, locks: LockManager, alive: HandWorker
+    ) -> None:
+        dispatch(tasks.record, exclusive="a")
+        alive.run()
+        dispatch(tasks.record, exclusive="a")
+        before = leftovers(locks)
+
+        assert clean_up().steps == []
+        assert leftovers(locks) == before
+
+    def test_second_run_finds_nothing(self, locks: LockManager, dead: HandWorker) -> None:
+        dispatch(tasks.record, exclusive="a")
+        dead.run()
+        clean_up()
+
+        assert clean_up().steps == []
+
+    def test_one_owner_alone_can_be_cleaned(self, locks: LockManager, dead: HandWorker) -> None:
+        other = HandWorker(locks, AppStatusFactory.create(stale=True))
+        dispatch(tasks.record)
+        dispatch(tasks.record)
+        mine, its = dead.run(), other.run()
+
+        clean_up(owner=dead.owner)
+
+        assert refreshed(mine).state == State.FAILED
+        assert refreshed(its).state == State.RUNNING
+        assert AppStatus.objects.get() == other.status
+
+    @pytest.mark.parametrize("owner", ["nobody", "nobody@nothing", "", "@", "a@b@c"])
+    def test_owner_that_there_is_not_is_no_error(
+        self, locks: LockManager, dead: HandWorker, owner: str
+    ) -> None:
+        assert clean_up(owner=owner).steps == []
+
+    def test_live_owner_is_not_cleaned_because_it_is_named(
+        self, locks: LockManager, alive: HandWorker
+    ) -> None:
+        dispatch(tasks.record)
+        task = alive.run()
+
+        clean_up(owner=alive.owner)
+
+        assert refreshed(task).state == State.RUNNING
+
+    def test_process_that_beats_again_after_the_first_look_is_spared(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        """The look and the decision are two statements; the second one looks again."""
+        dispatch(tasks.record)
+        task = dead.run()
+
+        with before_update_of_processes(lambda: beat(dead.status)):
+            clean_up()
+
+        assert refreshed(task).state == State.RUNNING
+        assert AppStatus.objects.get().missing_at is None
+
+
+def beat(status: AppStatus) -> None:
+    AppStatus.objects.filter(pk=status.pk).update(
+        last_heartbeat=AppStatusFactory.build().started_at
+    )
+
+
+@contextmanager
+def before_update_of_processes(act: Callable[[], None]) -> Iterator[None]:
+    """Does something once, right before the next UPDATE of a process's row."""
+    done: list[bool] = []
+
+    def wrapper(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith('UPDATE "django_task_locks_appstatus"') and not done:
+            done.append(True)
+            act()
+        return execute(sql, params, many, context)
+
+    with connections["default"].execute_wrapper(wrapper):
+        yield
+    assert done
+
+
+class TestFailure:
+    @contextmanager
+    def foreign_value(self, locks: LockManager, task: Task) -> Iterator[None]:
+        """Somebody has overwritten the task's request; afterwards it is as it was."""
+        key = locks.keys.request(str(task.pk))
+        kept = locks.client.dump(key)
+        locks.client.set(key, "written by somebody else")
+        yield
+        locks.client.restore(key, 0, kept, replace=True)  # type: ignore[arg-type]
+
+    def test_L14_one_task_s_failure_stops_no_other(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        other = HandWorker(locks, AppStatusFactory.create(stale=True))
+        claimant = Claimant(owner=dead.owner, ttl=4)
+        for name in "abc":
+            locks.request(LockRequest(id=f"hold-{name}", exclusive=(name,), claimant=claimant))
+        dispatch(tasks.record, exclusive="d")
+        broken = dead.run()
+        dispatch(tasks.record, exclusive="e")
+        others = other.run()
+
+        with self.foreign_value(locks, broken):
+            report = clean_up()
+
+            (failure, process) = sorted(report.failures, key=lambda step: step.kind, reverse=True)
+            assert (failure.kind, failure.subject) == ("request", str(broken.pk))
+            assert failure.error.startswith("ForeignValue: ")
+            assert (process.kind, process.subject) == ("process", dead.owner)
+            assert refreshed(others).state == State.FAILED
+            assert [locks.inspect_resource(name).holder_count for name in "abcde"] == [
+                0,
+                0,
+                0,
+                1,
+                0,
+            ]
+            assert AppStatus.objects.get() == dead.status, "the row stays for another try"
+
+        assert clean_up().failures == []
+        assert leftovers(locks) == set()
+        assert_is_gone(locks, dead)
+
+    def test_error_goes_to_the_log(
+        self, locks: LockManager, dead: HandWorker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "django_task_locks")
+        dispatch(tasks.record, exclusive="d")
+        with self.foreign_value(locks, dead.run()):
+            clean_up()
+
+        events = [record.__dict__.get("event") for record in caplog.records]
+        assert events.count("recovery.failed") == 2
+        assert "recovery.finished" in events
+
+
+class TestLateProcess:
+    """L27: a process that was declared missing, and still lives."""
+
+    @pytest.mark.parametrize("mode", ["exclusive", "shared"])
+    def test_L27_late_finish_and_release_are_refused(
+        self,
+        locks: LockManager,
+        dead: HandWorker,
+        alive: HandWorker,
+        mode: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        resources: dict[str, Any] = {mode: "a"}
+        dispatch(tasks.record, **resources)
+        late = dead.run()
+        dispatch(tasks.record, exclusive="a")
+        clean_up()
+        successor = alive.run()
+
+        execution.record(late, Outcome(State.COMPLETED, result="late"))
+        locks.release(str(late.pk), owner=dead.owner, token=late.lock_token)
+
+        assert (refreshed(late).state, refreshed(late).result) == (State.FAILED, None)
+        assert "outcome refused" in caplog.text
+        assert refreshed(successor).state == State.RUNNING
+        (holder,) = locks.inspect_resource("a").holders
+        assert (holder.id, holder.owner) == (str(successor.pk), alive.owner)
+
+    def test_L27_lost_attempt_cannot_end_the_one_that_follows(
+        self, locks: LockManager, dead: HandWorker, alive: HandWorker
+    ) -> None:
+        dispatch(tasks.record, exclusive="a", on_worker_loss="requeue", max_attempts=2)
+        late = dead.run()
+        clean_up()
+        present = alive.run()
+        assert present == late
+
+        execution.record(late, Outcome(State.COMPLETED, result="late"))
+        locks.release(str(late.pk), owner=dead.owner, token=late.lock_token)
+
+        assert refreshed(present).state == State.RUNNING
+        assert (info(locks, present).state, info(locks, present).owner) == ("held", alive.owner)
+        execution.record(present, Outcome(State.COMPLETED, result="second"))
+        assert refreshed(present).result == "second"
+        assert leftovers(locks) == set()
+
+    def test_L27_it_gets_no_locks_any_more(self, locks: LockManager, dead: HandWorker) -> None:
+        dispatch(tasks.record, exclusive="a")
+        dead.run()
+        clean_up()
+        dispatch(tasks.record)
+
+        claimant = Claimant(owner=dead.owner, ttl=4)
+        with pytest.raises(OwnerClosed, match="declared missing"):
+            dead.claim()
+        with pytest.raises(OwnerClosed):
+            locks.try_request(LockRequest(id="hold", exclusive=("b",), claimant=claimant))
+        with pytest.raises(OwnerClosed):
+            locks.beat(dead.owner, 4)
+
+    def test_L27_its_start_of_what_it_claimed_before_is_refused(
+        self, locks: LockManager, dead: HandWorker, alive: HandWorker
+    ) -> None:
+        task = dispatch(tasks.record, exclusive="a")
+        claimed = dead.claim()
+        clean_up()
+
+        with pytest.raises(InvalidTransition):
+            task.start(dead.status, claimed.token)
+        assert alive.run() == task
+
+
+class TestAtOnce:
+    def test_B8_two_clean_ups_decide_each_task_once(self, locks: LockManager) -> None:
+        workers = [HandWorker(locks, AppStatusFactory.create(stale=True)) for _ in range(12)]
+        for number, worker in enumerate(workers):
+            loss = "requeue" if number % 2 else "fail"
+            dispatch(tasks.record, exclusive=f"r{number}", on_worker_loss=loss, max_attempts=3)
+            worker.run()
+        decided: Counter[Any] = Counter()
+
+        def count(task: Task, **kwargs: Any) -> None:
+            decided[task.pk] += 1
+
+        task_state_changed.connect(count)
+        try:
+            reports = at_once(clean_up, clean_up, clean_up)
+        finally:
+            task_state_changed.disconnect(count)
+
+        assert [report.failures for report in reports] == [[], [], []]
+        assert set(decided.values()) == {1}
+        assert len(decided) == len(workers)
+        states = Counter(Task.objects.values_list("state", "attempt"))
+        assert states == {(State.WAITING, 2): 6, (State.FAILED, 1): 6}
+        assert not AppStatus.objects.exists()
+        requeued = set(locks.registry("queue/default"))
+        assert requeued == {str(task.pk) for task in Task.objects.filter(state=State.WAITING)}
+        assert {found.state for found in map(locks.inspect_request, requeued) if found} == {
+            "granted"
+        }
+
+    def test_A5_finish_and_clean_up_at_once(self, locks: LockManager) -> None:
+        """Whoever comes first decides; nothing stays locked."""
+        for _ in range(20):
+            worker = HandWorker(locks, AppStatusFactory.create(stale=True))
+            dispatch(tasks.record, exclusive="a")
+            task = worker.run()
+
+            at_once(clean_up, partial(execution.record, task, Outcome(State.COMPLETED)))
+
+            assert refreshed(task).state in (State.FAILED, State.COMPLETED)
+            clean_up()
+            assert leftovers(locks) == set()

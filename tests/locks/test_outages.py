@@ -1,0 +1,292 @@
+"""A server that is away or cannot serve: LockServiceUnavailable, and nothing half done."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError, ResponseError
+from redis.retry import Retry
+
+from django_task_locks.exceptions import LockServiceUnavailable
+from django_task_locks.locks import LockManager
+from django_task_locks.locks.requests import Ended, Grant
+from tests.locks.conftest import PREFIX
+from tests.locks.scene import OPERATIONS, is_intact, prepare
+from tests.locks.snapshot import remove_all, snapshot
+from tests.locks.support import WORKER, task
+from tests.support.servers import ValkeyServer
+
+NEVER = Retry(NoBackoff(), 0)
+
+
+@contextmanager
+def unavailable(operation: str) -> Iterator[None]:
+    """The error names the operation and the server."""
+    with pytest.raises(LockServiceUnavailable) as raised:
+        yield
+    assert str(raised.value).startswith(f"{operation}: ")
+    assert "the-endpoint" in str(raised.value)
+
+
+class TestUnreachable:
+    def test_a_server_that_is_not_there(self, tmp_path: Path) -> None:
+        with Redis(unix_socket_path=str(tmp_path / "none"), retry=NEVER) as client:
+            manager = LockManager(client, PREFIX, "the-endpoint")
+            with unavailable("request"):
+                manager.request(task("a", "r"))
+            with unavailable("advance"):
+                manager.advance(WORKER, "", [], id="a", token=1)
+            with unavailable("wait_for_ready"):
+                manager.wait_for_ready([], 1)
+            with unavailable("known"):
+                manager.known(["a", "b"])
+            with unavailable("send"):
+                manager.send(WORKER.owner, "cancel a")
+            with unavailable("owners"):
+                manager.owners()
+
+    def test_a_server_that_does_not_answer(self) -> None:
+        with ValkeyServer() as server, server.client(socket_timeout=0.05, retry=NEVER) as client:
+            manager = LockManager(client, PREFIX, "the-endpoint")
+            manager.request(task("a", "r"))
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                with unavailable("request"):
+                    manager.request(task("b", "r"))
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+
+    def test_a_server_that_dies_and_comes_back(self) -> None:
+        with ValkeyServer() as server, server.client(retry=NEVER) as client:
+            manager = LockManager(client, PREFIX, "the-endpoint")
+            manager.request(task("a", "r"))
+            server.kill()
+            with unavailable("request"):
+                manager.request(task("b", "r"))
+            server.start()
+            assert manager.request(task("b", "r")) == Grant("b", None)
+
+    def test_a_wrong_password_is_not_repeated_in_the_message(self) -> None:
+        with ValkeyServer(requirepass="right") as server:
+            client = server.client(password="secret-and-wrong", retry=NEVER)
+            with client, pytest.raises(LockServiceUnavailable) as raised:
+                LockManager(client, PREFIX).request(task("a", "r"))
+        assert "secret" not in str(raised.value)
+
+    def test_a_permission_that_is_missing_is_no_outage(
+        self, valkey: ValkeyServer, redis_client: Redis
+    ) -> None:
+        """Nothing to be tried again: somebody must do something about it."""
+        redis_client.acl_setuser("reader", enabled=True, nopass=True, categories=["+@read"])
+        client = valkey.client(username="reader", password="any", retry=NEVER)
+        try:
+            with client, pytest.raises(NoPermissionError):
+                LockManager(client, PREFIX).request(task("a", "r"))
+        finally:
+            redis_client.acl_deluser("reader")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyServer]:
+    """One that may be spoilt for a while."""
+    with ValkeyServer(enable_debug_command="yes", save="3600 1", busy_reply_threshold=10) as server:
+        yield server
+
+
+@pytest.fixture
+def control(server: ValkeyServer) -> Iterator[Redis]:
+    with server.client() as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def spoilt(server: ValkeyServer, control: Redis) -> Iterator[LockManager]:
+    with server.client(retry=NEVER) as client:
+        yield LockManager(client, PREFIX, "the-endpoint")
+
+
+class Refusal:
+    """A reason for which a server refuses every write, while it answers."""
+
+    def __init__(self, server: ValkeyServer, control: Redis) -> None:
+        self.server = server
+        self.control = control
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class ReadOnly(Refusal):
+    def begin(self) -> None:
+        self.control.replicaof("127.0.0.1", 1)
+
+    def end(self) -> None:
+        self.control.replicaof("NO", "ONE")
+
+
+class OutOfMemory(Refusal):
+    def begin(self) -> None:
+        self.control.config_set("maxmemory", 1)
+
+    def end(self) -> None:
+        self.control.config_set("maxmemory", 0)
+
+
+class NoReplicas(Refusal):
+    def begin(self) -> None:
+        self.control.config_set("min-replicas-to-write", 1)
+
+    def end(self) -> None:
+        self.control.config_set("min-replicas-to-write", 0)
+
+
+class CannotSave(Refusal):
+    @property
+    def in_the_way(self) -> Path:
+        return self.server.directory / "dump.rdb"
+
+    def begin(self) -> None:
+        self.in_the_way.unlink(missing_ok=True)
+        self.in_the_way.mkdir()
+        with pytest.raises(ResponseError):
+            self.control.save()
+        self.control.bgsave()
+        while self.control.info("persistence")["rdb_last_bgsave_status"] != "err":
+            pass
+
+    def end(self) -> None:
+        self.in_the_way.rmdir()
+        self.control.save()
+
+
+@pytest.mark.parametrize("kind", [ReadOnly, OutOfMemory, NoReplicas, CannotSave])
+class TestServerThatRefusesWrites:
+    @pytest.fixture
+    def refusal(self, server: ValkeyServer, control: Redis, kind: type[Refusal]) -> Refusal:
+        return kind(server, control)
+
+    def test_an_operation_does_all_or_nothing(
+        self, spoilt: LockManager, control: Redis, refusal: Refusal
+    ) -> None:
+        refused = []
+        for name, operation in OPERATIONS.items():
+            remove_all(control, PREFIX)
+            prepare(spoilt)
+            before = snapshot(control, PREFIX)
+            refusal.begin()
+            try:
+                operation(spoilt)
+            except LockServiceUnavailable:
+                refused.append(name)
+                assert snapshot(control, PREFIX) == before, name
+            else:
+                assert is_intact(snapshot(control, PREFIX)), name
+            finally:
+                refusal.end()
+            operation(spoilt)
+        assert {"request of something free", "release of a task", "claim", "advance"} <= set(
+            refused
+        )
+
+    def test_looking_goes_on(self, spoilt: LockManager, refusal: Refusal) -> None:
+        spoilt.request(task("a", "r"))
+        refusal.begin()
+        try:
+            assert spoilt.inspect_request("a") is not None
+            assert spoilt.inspect_resource("r").holder_count == 1
+            assert spoilt.known(["a"]) == {"a"}
+        finally:
+            refusal.end()
+
+    def test_afterwards_what_was_refused_can_be_done(
+        self, spoilt: LockManager, refusal: Refusal
+    ) -> None:
+        spoilt.request(task("a", "r"))
+        refusal.begin()
+        try:
+            with unavailable("release"):
+                spoilt.release("a")
+            with unavailable("request"):
+                spoilt.request(task("b", "s"))
+        finally:
+            refusal.end()
+        assert spoilt.release("a") == Ended("done")
+        assert spoilt.request(task("b", "s")) == Grant("b", None)
+
+
+class TestServerThatIsBusy:
+    def test_a_script_that_runs_for_long(
+        self, server: ValkeyServer, control: Redis, spoilt: LockManager
+    ) -> None:
+        def run() -> None:
+            with server.client() as client, pytest.raises(ResponseError, match="killed"):
+                client.eval("while true do end", 0)
+
+        spoilt.request(task("warm"))
+        thread = Thread(target=run)
+        thread.start()
+        try:
+            while not is_refused_as_busy(control):
+                pass
+            with unavailable("request"):
+                spoilt.request(task("a", "r"))
+            with unavailable("known"):
+                spoilt.known(["a"])
+        finally:
+            control.script_kill()
+            thread.join()
+        assert spoilt.request(task("a", "r")) == Grant("a", None)
+
+    def test_a_server_that_loads_its_data(
+        self, server: ValkeyServer, control: Redis, spoilt: LockManager
+    ) -> None:
+        for number in range(20):
+            control.set(f"filler{number}", os.urandom(4096))
+        spoilt.request(task("warm"))
+        control.config_set("loading-process-events-interval-bytes", 1024)
+        control.config_set("key-load-delay", 50_000)
+
+        def reload() -> None:
+            with server.client() as client:
+                client.execute_command("DEBUG", "RELOAD")
+
+        thread = Thread(target=reload)
+        thread.start()
+        try:
+            while not control.info("persistence")["loading"]:
+                pass
+            with unavailable("request"):
+                spoilt.request(task("a", "r"))
+        finally:
+            control.config_set("key-load-delay", 0)
+            thread.join()
+        assert spoilt.request(task("a", "r")) == Grant("a", None)
+
+    @pytest.mark.xfail(
+        raises=ResponseError, reason="redis-py has a class for this, without the word"
+    )
+    def test_a_replica_that_has_lost_its_primary(self, control: Redis, spoilt: LockManager) -> None:
+        control.config_set("replica-serve-stale-data", "no")
+        control.replicaof("127.0.0.1", 1)
+        try:
+            with unavailable("inspect"):
+                spoilt.inspect_request("a")
+        finally:
+            control.replicaof("NO", "ONE")
+            control.config_set("replica-serve-stale-data", "yes")
+
+
+def is_refused_as_busy(client: Redis) -> bool:
+    try:
+        client.get("x")
+    except ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False
