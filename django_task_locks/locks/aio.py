@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 
 from django_task_locks.locks import protocol, scripts
 from django_task_locks.locks.keys import Keys
@@ -155,15 +155,21 @@ class AsyncLockManager:
         try:
             reply = await _heeding_cancel(script(keys=[self.keys.anchor], args=call.arguments))
         except RedisError as error:
-            protocol.raise_translated(error, call.script, self.endpoint)
+            await self._refuse(error, call.script)
         return protocol.read_reply(call, reply)
 
     async def _send(self, commands: Commands[R]) -> R:
         try:
             replies = await _heeding_cancel(self._replies(commands.commands))
         except RedisError as error:
-            protocol.raise_translated(error, commands.operation, self.endpoint)
+            await self._refuse(error, commands.operation)
         return commands.parse(replies)
+
+    async def _refuse(self, error: RedisError, operation: str) -> NoReturn:
+        if isinstance(error, ReadOnlyError):
+            # The server is no master any more: new connections may lead to the one that is.
+            await self.client.connection_pool.disconnect()
+        protocol.raise_translated(error, operation, self.endpoint)
 
     async def _replies(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         if len(commands) == 1:

@@ -1,10 +1,10 @@
 """LockManager: the operations on locks, on a synchronous client."""
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 
 from django_task_locks.locks import protocol, scripts
 from django_task_locks.locks.keys import Keys
@@ -214,7 +214,7 @@ class LockManager:
         try:
             reply = script(keys=[self.keys.anchor], args=call.arguments)
         except RedisError as error:
-            protocol.raise_translated(error, call.script, self.endpoint)
+            self._refuse(error, call.script)
         return protocol.read_reply(call, reply)
 
     def _send(self, commands: Commands[R]) -> R:
@@ -227,5 +227,11 @@ class LockManager:
                     pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
                 replies = pipeline.execute()
         except RedisError as error:
-            protocol.raise_translated(error, commands.operation, self.endpoint)
+            self._refuse(error, commands.operation)
         return commands.parse(replies)
+
+    def _refuse(self, error: RedisError, operation: str) -> NoReturn:
+        if isinstance(error, ReadOnlyError):
+            # The server is no master any more: new connections may lead to the one that is.
+            self.client.connection_pool.disconnect()
+        protocol.raise_translated(error, operation, self.endpoint)

@@ -345,6 +345,6 @@ def test_states_are_found_where_applications_look_for_them() -> None:
     assert set(Task.objects.incomplete()) == {task, waiting}
     assert set(Task.objects.owned()) == {task}
     assert [found.is_final for found in (task, waiting, ended)] == [False, False, True]
-    assert Task.State is State  # type: ignore[attr-defined]
+    assert Task.State is State
     assert {state for state in State if state.is_final} == set(FINAL)
     assert set(AppStatus.objects.all()) == {task.app_lock}
