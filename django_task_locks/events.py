@@ -27,6 +27,7 @@ EVENTS = {
     "task.not_sent": Event(
         WARNING, "dispatched, but its request could not be sent; clean-up sends it later"
     ),
+    "task.not_recorded": Event(WARNING, "outcome could not be stored; it is repeated"),
     "task.late": Event(
         WARNING, "outcome refused: the task was taken from this process in the meantime"
     ),

@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from inspect import iscoroutine
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import connections, router
+from django.db import DatabaseError, OperationalError, connections, router
 from django.utils.module_loading import import_string
 
 from django_task_locks import payloads, releasing
@@ -163,29 +163,45 @@ async def ended(future: asyncio.Future[Any]) -> bool:
     return was_canceled
 
 
-def with_connections_left(outcome: Outcome) -> Outcome:
-    """The outcome, unless the body left a transaction open: that one is rolled back, and what it
-    wrote is lost.
+def aliases_in_transaction() -> set[str]:
+    """The databases on which this thread is inside a transaction."""
+    return {
+        connection.alias
+        for connection in connections.all(initialized_only=True)
+        if connection.connection is not None
+        and (connection.in_atomic_block or connection.autocommit is False)
+    }
+
+
+def with_connections_left(outcome: Outcome, before: Collection[str] = ()) -> Outcome:
+    """The outcome, unless the body left a transaction open that was not there `before`: that one is
+    rolled back, and what it wrote is lost.
     """
-    for connection in connections.all(initialized_only=True):
-        if connection.connection is not None and (
-            connection.in_atomic_block or connection.autocommit is False
-        ):
-            connection.close()
-            del connections[connection.alias]  # its successor knows of no transaction
-            outcome = Outcome.failed(
-                f"The function left a transaction open on database {connection.alias!r}; it was "
-                "rolled back."
-            )
+    for alias in aliases_in_transaction().difference(before):
+        connections[alias].close()
+        del connections[alias]  # its successor knows of no transaction
+        outcome = Outcome.failed(
+            f"The function left a transaction open on database {alias!r}; it was rolled back."
+        )
     return outcome
 
 
 def record(task: Task, outcome: Outcome) -> None:
     """Writes the outcome, once, if the task is still this process's; its locks follow.
 
-    A task that is being canceled ends as canceled, whatever its body has returned. Raises database
-    errors: then nothing is recorded, and the call is repeated.
+    A task that is being canceled ends as canceled, whatever its body has returned. One whose
+    outcome the database refuses ends as failed. Raises database errors that may pass: then nothing
+    is recorded, and the call is repeated.
     """
+    try:
+        _record(task, outcome)
+    except DatabaseError as error:
+        if isinstance(error, OperationalError):
+            raise
+        _record(task, Outcome.failed(f"The outcome cannot be stored: {error}"))
+
+
+def _record(task: Task, outcome: Outcome) -> None:
     token = task.lock_token
     try:
         task.finish(outcome.state, token=token, result=outcome.result, error=outcome.error)

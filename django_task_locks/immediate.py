@@ -1,8 +1,11 @@
 """Immediate tasks: run in the process that dispatches them, if their resources are free."""
 
+import time
 from dataclasses import dataclass
+from threading import Thread
 
-from django.db import router, transaction
+from django.db import OperationalError, connections, router, transaction
+from django.db.utils import InterfaceError
 
 from django_task_locks import execution, presence, releasing
 from django_task_locks.conf import get_settings
@@ -18,6 +21,10 @@ from django_task_locks.states import State
 
 BLOCKED = "Resources temporarily unavailable."
 UNAVAILABLE = "Lock service unavailable."
+
+_PASSING = (OperationalError, InterfaceError)
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,36 @@ class ImmediateRun:
         return self.task
 
     def finish(self, outcome: Outcome) -> None:
+        """Records the outcome. A database that is away may get it later; then its error is raised
+        all the same. In the caller's transaction the row goes with it.
+        """
+        connection = transaction.get_connection(self.alias)
+        try:
+            self._record(outcome)
+        except _PASSING:
+            if connection.in_atomic_block:
+                raise
+            connection.close()  # the next use opens a new one
+            try:
+                self._record(outcome)
+            except _PASSING as error:
+                emit("task.not_recorded", task=self.task.pk, name=self.task.name, error=error)
+                Thread(target=self._record_later, args=(outcome,), daemon=True).start()
+                raise
+
+    def _record_later(self, outcome: Outcome) -> None:
+        delay = _FIRST_DELAY
+        while True:
+            time.sleep(delay)
+            try:
+                self._record(outcome)
+                return
+            except _PASSING:
+                delay = min(delay * 2, _LONGEST_DELAY)
+            finally:
+                connections.close_all()
+
+    def _record(self, outcome: Outcome) -> None:
         execution.record(self.task, outcome)
         emit(
             "task.failed" if outcome.state == State.FAILED else "task.finished",
@@ -48,7 +85,8 @@ class ImmediateRun:
     def _run(self) -> Outcome:
         drive = execution.drive_within(get_settings().immediate_time_limit)
         if not transaction.get_connection(self.alias).in_atomic_block:
-            return execution.run(self.task, drive)
+            before = execution.aliases_in_transaction()
+            return execution.with_connections_left(execution.run(self.task, drive), before)
         # In the caller's transaction: what the body wrote goes if it fails, and a database error
         # in it leaves the caller able to go on.
         try:

@@ -94,7 +94,15 @@ def run_periodic_cleanup() -> Report | None:
 def clean_up(*, owner: str | None = None, dry_run: bool = False) -> Report:
     """One round now: missing processes, orphaned owners, running tasks that nobody owns, waiting
     tasks that the lock manager does not know. With an owner, only what is that owner's.
+
+    Raises TransactionManagementError inside a transaction, whose rollback would bring back tasks
+    without the locks that were released.
     """
+    if not dry_run and transaction.get_connection(_alias()).in_atomic_block:
+        raise transaction.TransactionManagementError(
+            "clean_up releases at once, so it cannot be part of a transaction; call "
+            "run_periodic_cleanup, which waits for the commit"
+        )
     report = Report(dry_run)
     for status in _missing(owner):
         _clean_process(status, report, "no heartbeat for longer than its TTL", is_certain=False)
@@ -211,12 +219,15 @@ def _clean_owner(owner: str, pk: UUID | None, report: Report) -> None:
 
 
 def _plan_owner(owner: str, pk: UUID | None, report: Report) -> None:
-    for task in _owned_tasks(pk):
+    tasks = _owned_tasks(pk)
+    for task in tasks:
         with report.step("task", str(task.pk), owner, MISSING, _task_action(task)):
             pass
-    for id in sorted(get_lock_manager().registry(owner)):
+    released_with_their_tasks = {str(task.pk) for task in tasks if not may_retry(task)}
+    for id in sorted(get_lock_manager().registry(owner) - released_with_their_tasks):
         found = find_task(id)
-        action = "requeue" if found and found.state == State.WAITING else "release"
+        waits = found is not None and (found.state == State.WAITING or may_retry(found))
+        action = "requeue" if waits else "release"
         with report.step("request", id, owner, "registered by a dead process", action):
             pass
 

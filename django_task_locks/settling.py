@@ -23,7 +23,8 @@ def may_retry(task: Task) -> bool:
     be one that may be deferred.
     """
     return (
-        task.on_worker_loss == OnWorkerLoss.REQUEUE
+        task.state == State.RUNNING
+        and task.on_worker_loss == OnWorkerLoss.REQUEUE
         and task.deferred
         and task.attempt < task.max_attempts
     )

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import DatabaseError, OperationalError, connections, router
+from django.db import DatabaseError, connections, router
 from django.db.models import Exists
 from django.db.utils import InterfaceError
 
@@ -199,7 +199,7 @@ class Executor:
         self._running = str(task.pk)
         outcome = self._outcome(task)
         self._board.set_task(self._slot, task.pk.bytes, Board.RECORDING)
-        self._patiently("database", lambda: self._record(task, outcome))
+        self._patiently("database", lambda: execution.record(task, outcome))
         self._running = ""
         fields: dict[str, Any] = {"name": task.name, "seconds": time.monotonic() - began}
         if task.error:
@@ -219,15 +219,6 @@ class Executor:
         except Interrupted as stop:
             outcome = stop.outcome
         return execution.with_connections_left(outcome)
-
-    def _record(self, task: Task, outcome: Outcome) -> None:
-        try:
-            execution.record(task, outcome)
-        except (DatabaseError, InterfaceError) as error:
-            if not is_passing(error):
-                execution.record(task, Outcome.failed(f"The outcome cannot be stored: {error}"))
-                return
-            raise
 
     def _body_stop(self) -> Interrupted | None:
         """What the supervisor asks the present body to end with."""
@@ -292,8 +283,3 @@ class Executor:
 
 
 _EVENTS = {State.FAILED: "task.failed", State.CANCELED: "task.canceled"}
-
-
-def is_passing(error: Exception) -> bool:
-    """Whether a database error may be gone at the next attempt, on a new connection."""
-    return isinstance(error, OperationalError | InterfaceError)

@@ -1,14 +1,16 @@
 """A worker's steps one by one, so that a test can do something between any two of them."""
 
+from dataclasses import replace
+
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.locks import LockManager
-from django_task_locks.locks.requests import Claimant, Claimed, Lanes
+from django_task_locks.locks.requests import Claimant, Claimed, Lanes, RequestInfo
 from django_task_locks.models import AppStatus, Task
 from tests.factories import AppStatusFactory
 
 
 class HandWorker:
-    """One process with one executor slot; it serves all queues."""
+    """One process with one executor; it serves all queues."""
 
     def __init__(self, locks: LockManager, status: AppStatus | None = None) -> None:
         self.locks = locks
@@ -21,6 +23,11 @@ class HandWorker:
     @property
     def owner(self) -> str:
         return self.status.owner
+
+    def next_slot(self) -> None:
+        """From now on it is another of its executors."""
+        number, _, generation = self.claimant.slot.partition(".")
+        self.claimant = replace(self.claimant, slot=f"{int(number) + 1}.{generation}")
 
     def claim(self) -> Claimed:
         """The next that is ready; there is one."""
@@ -54,3 +61,10 @@ class HandWorker:
         """What others have sent to it."""
         key = self.locks.keys.control(self.owner)
         return [message.decode() for message in self.locks.client.lrange(key, 0, -1)]  # type: ignore[union-attr]
+
+
+def info(locks: LockManager, task: Task) -> RequestInfo:
+    """The task's request, which there is."""
+    found = locks.inspect_request(str(task.pk))
+    assert found is not None
+    return found

@@ -1,4 +1,4 @@
-"""Redis that a test may take away, or that was never there."""
+"""Redis that a test may take away, or that was never there; workers, dead and alive."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,8 @@ from pytest_django import Settings
 from django_task_locks import presence
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.locks import LockManager
+from tests.factories import AppStatusFactory
+from tests.integration.by_hand import HandWorker
 from tests.support.servers import ValkeyServer
 
 PASSWORD = "swordfish"
@@ -41,3 +43,15 @@ def no_redis(locks: LockManager, settings: Settings) -> str:
     """TASK_LOCKS leads to an address where nobody listens, with a password: the endpoint."""
     point_at(settings, f"redis://user:{PASSWORD}@127.0.0.1:1/3")
     return "127.0.0.1:1/3"
+
+
+@pytest.fixture
+def dead(locks: LockManager) -> HandWorker:
+    """A worker whose last heartbeat is long ago."""
+    return HandWorker(locks, AppStatusFactory.create(stale=True))
+
+
+@pytest.fixture
+def alive(locks: LockManager) -> HandWorker:
+    """A worker that has just beaten."""
+    return HandWorker(locks)

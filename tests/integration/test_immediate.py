@@ -19,6 +19,7 @@ from django_task_locks.states import State
 from tests.factories import TaskFactory
 from tests.integration import bodies
 from tests.integration.bodies import doing
+from tests.integration.by_hand import info
 from tests.integration.conftest import PASSWORD, point_at
 from tests.integration.transactions import elsewhere
 from tests.support.processes import message, refreshed
@@ -248,9 +249,8 @@ class TestBlocked:
         task = immediate(tasks.record, exclusive="a", queue="bulk", deferred=True)
 
         assert refreshed(task).state == State.WAITING
-        info = locks.inspect_request(str(task.pk))
-        assert info is not None
-        assert (info.state, info.owner) == ("waiting", "queue/bulk")
+        found = info(locks, task)
+        assert (found.state, found.owner) == ("waiting", "queue/bulk")
         assert locks.release(other.id).granted == (str(task.pk),)
 
     def test_it_does_not_block_itself_on_what_others_share(
@@ -288,9 +288,8 @@ class TestBlocked:
 
         assert immediate(tasks.record, exclusive="a").state == State.CANCELED
         assert immediate(tasks.record, exclusive="a", priority=1).state == State.COMPLETED
-        info = locks.inspect_request(str(granted.pk))
-        assert info is not None
-        assert info.state == "granted"
+        found = info(locks, granted)
+        assert found.state == "granted"
 
 
 class TestNested:
@@ -389,6 +388,5 @@ class TestRedisAway:
         assert refreshed(task).state == State.WAITING
         point_at(settings, redis_url)
         recovery.clean_up()
-        info = locks.inspect_request(str(task.pk))
-        assert info is not None
-        assert info.state == "granted"
+        found = info(locks, task)
+        assert found.state == "granted"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import DatabaseError, OperationalError, connection, transaction
 from pytest_django import Settings
 
 from django_task_locks import adispatch, dispatch, presence
@@ -17,9 +18,12 @@ from django_task_locks.states import State
 from tests.integration import bodies
 from tests.integration.bodies import doing
 from tests.integration.conftest import point_at
+from tests.support import suite
 from tests.support.processes import message, refreshed, wait_until
 from tests.support.redis_state import leftovers
 from tests.support.servers import ValkeyServer
+from tests.testapp import tasks
+from tests.testapp.models import Book
 
 Outcome = Callable[[], int]
 
@@ -143,3 +147,80 @@ def test_redis_that_lost_everything_meanwhile_is_no_error(
 
     assert (refreshed(task).state, task.result) == (State.COMPLETED, 42)
     assert leftovers(own_locks) == set()
+
+
+def lose_connection(*, for_good: bool = False) -> None:
+    """The database ends this thread's session, and with `for_good` takes no new ones."""
+    connection.ensure_connection()
+    name = connection.settings_dict["NAME"]
+    pid = connection.connection.info.backend_pid
+    with suite.postgres.client() as others:
+        if for_good:
+            others.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        others.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+
+def let_connect() -> None:
+    with suite.postgres.client() as others:
+        name = connection.settings_dict["NAME"]
+        others.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+
+
+class TestDatabaseAway:
+    @pytest.fixture(autouse=True)
+    def _postgres(self, locks: LockManager) -> Iterator[None]:
+        if connection.vendor != "postgresql":
+            pytest.skip("SQLite has no server to lose")
+        yield
+        let_connect()
+        connection.close()
+
+    def test_F5_lost_connection_is_opened_again(self, locks: LockManager) -> None:
+        def body() -> int:
+            lose_connection()
+            return 42
+
+        with doing(body):
+            task = dispatch(bodies.run, exclusive="a", immediate=True)
+
+        assert (refreshed(task).state, task.result) == (State.COMPLETED, 42)
+        assert leftovers(locks) == set()
+
+    def test_F5_outcome_follows_when_the_database_is_back(
+        self, locks: LockManager, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def body() -> int:
+            lose_connection(for_good=True)
+            return 42
+
+        with doing(body), pytest.raises(OperationalError):
+            dispatch(bodies.run, exclusive="a", immediate=True)
+
+        assert "outcome could not be stored; it is repeated" in caplog.text
+        assert locks.inspect_resource("a").holder_count == 1, "the row may say that it runs"
+        let_connect()
+        connection.close()
+        task = wait_until(lambda: Task.objects.filter(state=State.COMPLETED).first())
+        assert task.result == 42
+        wait_until(lambda: not leftovers(locks), what="the release")
+
+    def test_F5_lost_transaction_takes_the_task_along(self, locks: LockManager) -> None:
+        def in_transaction() -> None:
+            with transaction.atomic():
+                dispatch(bodies.run, exclusive="a", immediate=True)
+
+        with doing(lose_connection), pytest.raises(DatabaseError):
+            in_transaction()
+
+        connection.close()
+        assert not Task.objects.exists()
+        assert leftovers(locks) == set()
+
+
+def test_transaction_that_the_body_leaves_open_is_rolled_back(locks: LockManager) -> None:
+    task = dispatch(tasks.leave_transaction_open, exclusive="a", immediate=True)
+
+    assert refreshed(task).state == State.FAILED
+    assert "left a transaction open on database 'default'" in message(task)
+    assert not Book.objects.exists()
+    assert leftovers(locks) == set()

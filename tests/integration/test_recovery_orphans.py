@@ -13,7 +13,7 @@ from django_task_locks.models import AppStatus, Task
 from django_task_locks.recovery import Report, clean_up
 from django_task_locks.states import State
 from tests.factories import AppStatusFactory, TaskFactory
-from tests.integration.by_hand import HandWorker
+from tests.integration.by_hand import HandWorker, info
 from tests.locks.snapshot import snapshot
 from tests.support.processes import message, refreshed, wait_until
 from tests.support.redis_state import leftovers
@@ -56,9 +56,8 @@ class TestOwnerWithoutRecord:
         report = until_something_was_done()
 
         assert (refreshed(task).state, message(task)) == (State.FAILED, "Worker has gone missing.")
-        info = locks.inspect_request(str(behind.pk))
-        assert info is not None
-        assert info.state == "granted"
+        found = info(locks, behind)
+        assert found.state == "granted"
         assert worker.owner not in locks.owners()
         assert [step.kind for step in report.steps] == ["process", "task"]
         assert report.steps[0].reason.startswith("no record of this process for ")
@@ -86,12 +85,11 @@ class TestOwnerWithoutRecord:
         task = worker.run()
         AppStatus.objects.all().delete()
         clean_up()
-        age, ttl = locks.suspect(worker.owner)
-        assert ttl == TTL
+        assert locks.suspect(worker.owner)[1] == TTL
         wait_until(lambda: locks.suspect(worker.owner)[0] > TTL)
 
         locks.beat(worker.owner, TTL)
-        worker.status.save(force_insert=True)
+        AppStatusFactory.create(id=worker.status.pk, name=worker.status.name)
 
         assert clean_up().steps == []
         assert refreshed(task).state == State.RUNNING
@@ -156,7 +154,8 @@ class TestTaskWithoutOwner:
 
         assert refreshed(task).state == State.CANCELED
 
-    def test_L22_its_locks_are_released(self, locks: LockManager, worker: HandWorker) -> None:
+    def test_L22_its_locks_are_released(self, locks: LockManager) -> None:
+        worker = HandWorker(locks)
         dispatch(tasks.record, exclusive="a")
         task = worker.run()
         Task.objects.filter(pk=task.pk).update(app_lock=None)
