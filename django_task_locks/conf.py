@@ -1,5 +1,6 @@
 """Typed settings from the one dict TASK_LOCKS: validated as a whole, read anew when they change."""
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -98,10 +99,18 @@ def _completed(given: Mapping[str, Any]) -> Settings:
     derived = {
         "heartbeat_interval": ttl / 6,
         "cleanup_interval": ttl,
-        "run_dir": Path(tempfile.gettempdir()) / "django-task-locks",
+        "run_dir": Path(tempfile.gettempdir()) / f"django-task-locks-run-{os.getuid()}",
     }
     values = derived | dict(given)
     return Settings(**values | {"run_dir": str(values["run_dir"])})
+
+
+def _shown(value: Any) -> str:
+    """The value in a message: of a URL, which may have a password, the scheme and the host."""
+    if isinstance(value, str) and "://" in value:
+        parts = urlsplit(value)
+        return repr(f"{parts.scheme}://{parts.hostname or ''}")
+    return repr(value)
 
 
 def problems(given: Any) -> list[str]:
@@ -117,7 +126,7 @@ def problems(given: Any) -> list[str]:
                 f"TASK_LOCKS[{key!r}] is unknown: {hint}Known are {', '.join(map(repr, _CHECKS))}."
             )
         elif problem := _CHECKS[key](value):
-            found.append(f"TASK_LOCKS[{key!r}] is {value!r}: {problem}.")
+            found.append(f"TASK_LOCKS[{key!r}] is {_shown(value)}: {problem}.")
     if not found:
         complete = _completed(given)
         if complete.heartbeat_interval > complete.ttl / 3:

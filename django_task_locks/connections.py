@@ -44,6 +44,13 @@ def new_lock_manager(*, longest_wait: float) -> LockManager:
     return _build(REPLY_TIMEOUT + longest_wait)
 
 
+def quick_lock_manager(seconds: float) -> LockManager:
+    """A lock manager with connections of its own that gives up after so many seconds, at once: for
+    who has something more urgent to do.
+    """
+    return _build(seconds, retries=0)
+
+
 async def get_async_lock_manager() -> AsyncLockManager:
     """The asynchronous lock manager of the running event loop, closed with the loop. An operation
     of it may wait for as long as a heartbeat's interval.
@@ -194,7 +201,7 @@ def _cache_target(alias: str) -> _Target:
     return _Target(client._server[0], dict(client._options))
 
 
-def _build(reply_timeout: float) -> LockManager:
+def _build(reply_timeout: float, retries: int = _RETRIES) -> LockManager:
     target = _target()
     try:
         pool = target.pool()
@@ -202,10 +209,10 @@ def _build(reply_timeout: float) -> LockManager:
         raise _misled(target, error) from None
     pool.connection_kwargs |= {
         "socket_timeout": reply_timeout,
-        "retry": Retry(_BACKOFF, _RETRIES),
+        "retry": Retry(_BACKOFF, retries),
         "retry_on_error": list(_RETRIED),
     }
-    pool.connection_kwargs.setdefault("socket_connect_timeout", CONNECT_TIMEOUT)
+    pool.connection_kwargs.setdefault("socket_connect_timeout", min(CONNECT_TIMEOUT, reply_timeout))
     return LockManager(Redis(connection_pool=pool), get_settings().prefix, target.endpoint)
 
 

@@ -14,7 +14,7 @@ from django_task_locks import immediate as immediate_tasks
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import InvalidTransition, TaskLocksError
+from django_task_locks.exceptions import InvalidTask, InvalidTransition, TaskLocksError
 from django_task_locks.execution import load_function
 from django_task_locks.immediate import CANCELED_BY_CALLER
 from django_task_locks.managers import DatabaseNow
@@ -127,10 +127,11 @@ def cancel_task(task: Task | UUID | str) -> Task:
     """Cancels a task: a waiting one at once; a running one becomes canceling, and its process is
     told to stop the code and to record it as canceled. One that has ended is returned unchanged.
 
-    Inside a transaction this counts when it is committed. Raises Task.DoesNotExist.
+    Inside a transaction this counts when it is committed. Raises Task.DoesNotExist, and InvalidTask
+    for what is no id of a task.
     """
     alias = router.db_for_write(Task)
-    pk = task.pk if isinstance(task, Task) else task
+    pk = _task_id(task)
     for _ in range(_CANCEL_ROUNDS):
         found = Task.objects.using(alias).select_related("app_lock").get(pk=pk)
         if State(found.state).is_final:
@@ -150,6 +151,17 @@ def cancel_task(task: Task | UUID | str) -> Task:
     raise InvalidTransition(
         f"task {pk} changed its state {_CANCEL_ROUNDS} times while it was being canceled; try again"
     )
+
+
+def _task_id(task: Task | UUID | str) -> UUID:
+    if isinstance(task, Task):
+        return task.pk
+    try:
+        return task if isinstance(task, UUID) else UUID(task)
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidTask(
+            f"task {task!r}: a Task, or its id as a UUID or as text, is accepted"
+        ) from None
 
 
 async def acancel_task(task: Task | UUID | str) -> Task:

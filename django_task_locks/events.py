@@ -57,6 +57,8 @@ EVENTS = {
     "worker.aborting": Event(WARNING, "aborting running tasks"),
     "worker.stopped": Event(INFO, "worker stopped"),
     "worker.unclean_end": Event(WARNING, "worker ended with something left; clean-up releases it"),
+    "worker.beat_failed": Event(WARNING, "unavailable for a heartbeat; it is repeated"),
+    "worker.error": Event(ERROR, "unexpected error in the supervisor; it goes on"),
     "worker.unavailable": Event(WARNING, "unavailable; tried again with growing delay"),
     "worker.available": Event(INFO, "available again"),
     "worker.fenced": Event(

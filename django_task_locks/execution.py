@@ -31,15 +31,13 @@ def current_task() -> Task | None:
 
 
 class Interrupted(BaseException):
-    """Raised inside a body to stop it; says how the task ends. No body should catch it."""
+    """Raised in an executor's body to stop it, through every task that is nested in it. No body
+    should catch it.
+    """
 
-    def __init__(self, state: State, message: str) -> None:
-        super().__init__(message)
-        self.state = state
 
-    @property
-    def outcome(self) -> "Outcome":
-        return Outcome(self.state, error=reason(str(self)))
+class TimeLimitExceeded(Exception):
+    """A coroutine took longer than it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,8 @@ Drive = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 def run(task: Task, drive: Drive = asyncio.run) -> Outcome:
-    """Runs the body here, to its end; an error of the body is its outcome and never raised.
+    """Runs the body here, to its end; an error of the body is its outcome and never raised, only
+    what stops this process's work is.
 
     drive runs a coroutine and returns its result, for a body that is one. The default keeps the
     event loop in this thread, where an `Interrupted` reaches it.
@@ -106,9 +105,9 @@ def run(task: Task, drive: Drive = asyncio.run) -> Outcome:
             function = load_function(task.name)
             result = function(*task.args, **task.kwargs)
             return Outcome.returned(drive(result) if iscoroutine(result) else result)
-        except Interrupted as stop:
-            return stop.outcome
-        except (KeyboardInterrupt, GeneratorExit):
+        except TimeLimitExceeded as error:
+            return Outcome.failed(str(error))
+        except (Interrupted, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # SystemExit too: a task ends itself, not its process
             return Outcome.raised(error)
@@ -124,14 +123,14 @@ def drive_within(seconds: float | None) -> Drive:
 
 
 async def within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
-    """The coroutine's result; raises Interrupted when the seconds are over."""
+    """The coroutine's result; raises TimeLimitExceeded when the seconds are over."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
             return await coroutine
     except TimeoutError:
         if limit.expired():
-            raise Interrupted(State.FAILED, f"Time limit of {seconds:g} s exceeded.") from None
+            raise TimeLimitExceeded(f"Time limit of {seconds:g} s exceeded.") from None
         raise
 
 
@@ -142,9 +141,9 @@ async def arun(task: Task, seconds: float | None) -> Outcome:
             return Outcome.returned(
                 await within(load_function(task.name)(*task.args, **task.kwargs), seconds)
             )
-        except Interrupted as stop:
-            return stop.outcome
-        except (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
+        except TimeLimitExceeded as error:
+            return Outcome.failed(str(error))
+        except (Interrupted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as error:
             return Outcome.raised(error)

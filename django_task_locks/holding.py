@@ -20,7 +20,7 @@ from django_task_locks.connections import (
     get_waiting_lock_manager,
 )
 from django_task_locks.exceptions import LockServiceUnavailable, LockTimeout, WouldDeadlock
-from django_task_locks.execution import current_task
+from django_task_locks.execution import current_task, ended
 from django_task_locks.ids import uuid7
 from django_task_locks.locks.requests import (
     Blocked,
@@ -284,8 +284,7 @@ async def _arelease(release: releasing.Release) -> None:
             releasing.postpone(release)
 
     sending = asyncio.ensure_future(send())
-    try:
-        await asyncio.shield(sending)
-    except asyncio.CancelledError:
-        await sending
-        raise
+    was_canceled = await ended(sending)
+    sending.result()
+    if was_canceled:
+        raise asyncio.CancelledError

@@ -12,7 +12,7 @@ from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import LockServiceUnavailable, OwnerClosed
-from django_task_locks.execution import Outcome
+from django_task_locks.execution import Interrupted, Outcome
 from django_task_locks.locks.requests import Grant
 from django_task_locks.managers import DatabaseNow
 from django_task_locks.models import Task, reason
@@ -135,6 +135,8 @@ def acquire(task: Task) -> ImmediateRun | str:
         task.started_at = DatabaseNow()
         task.save(using=alias, force_insert=True)
         task.__dict__.pop("started_at", None)
+    except Interrupted:
+        raise  # the row may be there: this executor's supervisor looks, and releases
     except BaseException:
         releasing.release(id, outcome.token)
         raise

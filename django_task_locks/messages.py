@@ -22,4 +22,7 @@ def send_cancel(owner: str, task: UUID) -> None:
 def task_to_cancel(message: str) -> UUID | None:
     """The task that a message asks to stop; None for a message that says something else."""
     word, _, argument = message.partition(" ")
-    return UUID(argument) if word == _CANCEL else None
+    try:
+        return UUID(argument) if word == _CANCEL else None
+    except ValueError:
+        return None

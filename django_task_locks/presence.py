@@ -130,7 +130,7 @@ class _Beater(threading.Thread):
                 if self.problem:
                     emit("presence.beat_again", owner=self.presence.owner)
                 self.problem = None
-            except (DatabaseError, InterfaceError, LockServiceUnavailable) as error:
+            except Exception as error:  # whatever it is, the next beat may succeed
                 if not self.problem:
                     emit("presence.beat_failed", owner=self.presence.owner, error=error)
                 self.problem = error

@@ -5,6 +5,7 @@ command `cleanup_locks`. Each owner and each task is a step of its own, whose fa
 and stops no other; every step may be repeated. A process's row goes last, when all of it worked.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from django_task_locks import dispatching, lock_files
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.locks.keys import QUEUE_OWNER
+from django_task_locks.locks.keys import QUEUE_OWNER, queue_owner
 from django_task_locks.managers import DatabaseNow, TaskQuerySet
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.presence import default_name
@@ -25,6 +26,7 @@ from django_task_locks.settling import MISSING, find_task, may_retry, settle_req
 from django_task_locks.states import State
 
 _BATCH = 500
+_SECOND_LOOK = 1.2  # heartbeat intervals
 PLANNED, DONE, FAILED = "planned", "done", "failed"
 
 
@@ -88,12 +90,18 @@ def run_periodic_cleanup() -> Report | None:
     settings = get_settings()
     if not get_lock_manager().lead("cleanup", default_name(), settings.cleanup_interval):
         return None
-    return clean_up()
+    return clean_up(second_look=True)
 
 
-def clean_up(*, owner: str | None = None, dry_run: bool = False) -> Report:
-    """One round now: missing processes, orphaned owners, running tasks that nobody owns, waiting
-    tasks that the lock manager does not know. With an owner, only what is that owner's.
+def clean_up(
+    *, owner: str | None = None, dry_run: bool = False, second_look: bool = False
+) -> Report:
+    """One round now: missing processes, orphaned owners, running tasks that nobody owns, requests
+    of tasks that have ended, waiting tasks that the lock manager does not know. With an owner, only
+    what is that owner's.
+
+    second_look  for who does not know that the database was there all the time (a worker does, by
+                 its own heartbeat): processes that look missing get the time for a heartbeat
 
     Raises TransactionManagementError inside a transaction, whose rollback would bring back tasks
     without the locks that were released.
@@ -104,11 +112,13 @@ def clean_up(*, owner: str | None = None, dry_run: bool = False) -> Report:
             "run_periodic_cleanup, which waits for the commit"
         )
     report = Report(dry_run)
-    for status in _missing(owner):
+    missing = _missing_for_long(owner) if second_look and not dry_run else _missing(owner)
+    for status in missing:
         _clean_process(status, report, "no heartbeat for longer than its TTL", is_certain=False)
     _clean_orphans(report, owner)
     if owner is None:
         _clean_unowned(report)
+        _clean_queues(report)
         _send_unsent(report)
     if report.steps and not dry_run:
         emit("recovery.finished", steps=len(report.steps), failed=len(report.failures))
@@ -129,7 +139,7 @@ def clean_predecessors(me: AppStatus, *, is_name_unique: bool) -> Report:
             why = "restarted under the same name, which is used once at a time"
         elif lock_files.is_free(status.lock_file, status.owner):
             why = "restarted under the same name; its lock file is free"
-        elif any(found.pk == status.pk for found in _missing(status.owner)):
+        elif any(found.pk == status.pk for found in _missing_for_long(status.owner)):
             why = "no heartbeat for longer than its TTL"
         else:
             emit("worker.predecessor", owner=status.owner, judged="not dead yet")
@@ -159,6 +169,17 @@ def _missing(owner: str | None) -> list[AppStatus]:
         pk = _pk(owner)
         rows = rows.filter(pk=pk) if pk else rows.none()
     return [status for status in rows if not _is_alive_here(status.owner, status.lock_file)]
+
+
+def _missing_for_long(owner: str | None) -> list[AppStatus]:
+    """Those that are missing and stay so while live processes beat: after an outage of the database
+    everybody's heartbeat is old.
+    """
+    missing = _missing(owner)
+    if all(status.missing_at is not None for status in missing):
+        return missing
+    time.sleep(_SECOND_LOOK * get_settings().heartbeat_interval)
+    return _missing(owner)
 
 
 def _is_alive_here(owner: str, lock_file: str) -> bool:
@@ -252,8 +273,12 @@ def _tasks() -> TaskQuerySet:
 
 
 def _pk(owner: str) -> UUID | None:
+    return _uuid(owner.rpartition("@")[2])
+
+
+def _uuid(text: str) -> UUID | None:
     try:
-        return UUID(owner.rpartition("@")[2])
+        return UUID(text)
     except ValueError:
         return None
 
@@ -336,6 +361,35 @@ def _after_one_ttl(
         return
     with report.step(kind, owner, owner, f"{why} for {age:.0f} s", "clean"):
         clean()
+
+
+# -- requests of tasks that have ended otherwise ----------------------------------------------------
+
+
+def _clean_queues(report: Report) -> None:
+    """Unclaimed requests whose row is final or gone: it was changed past the signals, or its release
+    was lost with a process. A request is sent after the commit of its row, and a final state stays,
+    so that one look is enough.
+    """
+    manager = get_lock_manager()
+    for queue in sorted({lane.queue for lane in manager.lanes().values()}):
+        owner = queue_owner(queue)
+        ids = sorted(manager.registry(owner))
+        for first in range(0, len(ids), _BATCH):
+            batch = ids[first : first + _BATCH]
+            rows = _tasks().incomplete().filter(pk__in=[pk for pk in map(_uuid, batch) if pk])
+            alive = {str(pk) for pk in rows.values_list("pk", flat=True)}
+            for id in batch:
+                if id not in alive:
+                    _release_ended(id, owner, report)
+
+
+def _release_ended(id: str, owner: str, report: Report) -> None:
+    with report.step("request", id, owner, "its task has ended or is gone", "release"):
+        if not report.dry_run:
+            # Only while it is the queue's: a claim finds the row as it is, and releases.
+            get_lock_manager().release(id, owner=owner)
+            get_lock_manager().forget_entry(id, owner)
 
 
 # -- waiting tasks that never reached Redis --------------------------------------------------------

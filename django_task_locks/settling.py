@@ -16,6 +16,7 @@ from django_task_locks.models import Task, reason
 from django_task_locks.states import OnWorkerLoss, State
 
 MISSING = "Worker has gone missing."
+CANCELED = "Canceled while it ran."
 
 
 def may_retry(task: Task) -> bool:
@@ -41,7 +42,7 @@ def settle_task(task: Task, why: str) -> bool:
             task.finish(
                 State.CANCELED,
                 token=token,
-                error=reason(f"Canceled while it ran. {why}"),
+                error=reason(CANCELED),
                 sources=[State.CANCELING],
             )
         elif may_retry(task):
@@ -65,6 +66,10 @@ def settle_request(id: str, owner: str, why: str) -> str:
     if info is None or info.owner != owner:
         manager.forget_entry(id, owner)
         return "forgotten"
+    if info.token is not None and (pk := _pk(id)):
+        # First of all: a start that its dead executor has sent, and that the database still holds
+        # back, comes before this or never.
+        Task(pk=pk).fence(info.token)
     task = find_task(id)
     if task is not None and task.state in State.owned() and task.lock_token == info.token:
         if not settle_task(task, why):
@@ -73,8 +78,6 @@ def settle_request(id: str, owner: str, why: str) -> str:
         if info is None or info.owner != owner:
             return "released"  # it followed the task's state
     if task is not None and task.state == State.WAITING:
-        if info.token is not None:
-            task.fence(info.token)
         if not manager.requeue(id, owner=owner, token=info.token).is_done:
             # An immediate task's request was its process's own and cannot wait: it is sent anew.
             manager.release(id, owner=owner, token=info.token)
@@ -90,8 +93,12 @@ def settle_request(id: str, owner: str, why: str) -> str:
 
 def find_task(id: str) -> Task | None:
     """The task of a request, read where it is written; None for a hold or a task that is gone."""
+    pk = _pk(id)
+    return Task.objects.using(router.db_for_write(Task)).filter(pk=pk).first() if pk else None
+
+
+def _pk(id: str) -> UUID | None:
     try:
-        pk = UUID(id)
+        return UUID(id)
     except ValueError:
         return None
-    return Task.objects.using(router.db_for_write(Task)).filter(pk=pk).first()

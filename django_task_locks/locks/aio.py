@@ -17,6 +17,7 @@ from django_task_locks.locks.requests import (
     Ended,
     Grant,
     Idle,
+    Lane,
     Lanes,
     LockRequest,
     RequestInfo,
@@ -118,6 +119,9 @@ class AsyncLockManager:
 
     async def owners(self) -> dict[str, float]:
         return await self._send(protocol.owners(self.keys))
+
+    async def lanes(self) -> dict[str, Lane]:
+        return await self._send(protocol.lanes(self.keys))
 
     async def registry(self, owner: str) -> set[str]:
         return await self._send(protocol.registry(self.keys, owner))

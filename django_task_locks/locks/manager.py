@@ -16,6 +16,7 @@ from django_task_locks.locks.requests import (
     Ended,
     Grant,
     Idle,
+    Lane,
     Lanes,
     LockRequest,
     RequestInfo,
@@ -168,6 +169,10 @@ class LockManager:
     def owners(self) -> dict[str, float]:
         """The process owners that the server knows, with their TTLs in seconds."""
         return self._send(protocol.owners(self.keys))
+
+    def lanes(self) -> dict[str, Lane]:
+        """The lanes in which tasks have been requested, by name."""
+        return self._send(protocol.lanes(self.keys))
 
     def registry(self, owner: str) -> set[str]:
         """The ids of what an owner holds and waits for."""

@@ -49,7 +49,15 @@ _CONTROL_MOST = 10_000
 
 _UNAVAILABLE = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
 # Replies by which a server says that it cannot serve now; redis-py has no class for these.
-_UNAVAILABLE_REPLIES = ("BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN")
+_UNAVAILABLE_REPLIES = (
+    "BUSY",
+    "MISCONF",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "NOREPLICAS",
+    "TRYAGAIN",
+    "UNBLOCKED",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +332,18 @@ def owners(keys: Keys) -> Commands[dict[str, float]]:
         "owners",
         [("HGETALL", keys.owners)],
         lambda replies: {text(owner): float(ttl) for owner, ttl in replies[0].items()},
+    )
+
+
+def lanes(keys: Keys) -> Commands[dict[str, Lane]]:
+    return Commands(
+        "lanes",
+        [("HGETALL", keys.lanes)],
+        lambda replies: {
+            text(name): Lane.from_description(text(description))
+            for name, description in replies[0].items()
+            if text(name)
+        },
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from django_task_locks.events import emit
 from django_task_locks.worker import guard as guard_module
 from django_task_locks.worker import os_signals
-from django_task_locks.worker.guard import Board, kill_group
+from django_task_locks.worker.guard import Board, kill_group, now
 
 _PR_SET_PDEATHSIG = 1
 
@@ -26,6 +26,7 @@ class Child:
     generation: int
     pid: int
     job: str = ""
+    started_at: float = field(default_factory=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,12 @@ class Children:
         parent = os.getpid()
         gc.freeze()  # what is there now is shared, not copied by the child's first collection
         os_signals.block()  # `run` lets them come when it is ready for them
-        pid = os.fork()
-        if pid == 0:
-            _be_child(self.board, slot, parent, run)
-        os_signals.unblock()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _be_child(self.board, slot, parent, run)
+        finally:
+            os_signals.unblock()
         with suppress(OSError):  # the child does the same; whoever comes first
             os.setpgid(pid, pid)
         self.board.set_group(slot, pid)
@@ -101,10 +104,12 @@ class Children:
             os.kill(child.pid, signal.SIGCONT)
         return False
 
-    def signal_all(self, number: int) -> None:
-        for pid in self.running:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def signal_all(self, number: int, *, but: str | None = None) -> None:
+        """Sends a signal to all children, except those that do this job."""
+        for pid, child in self.running.items():
+            if child.job != but:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
 
 def _be_child(board: Board, slot: int, parent: int, run: Callable[[], int]) -> None:

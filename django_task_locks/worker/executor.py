@@ -6,15 +6,16 @@ that loads the task and looks at the worker's own row, run, one UPDATE to the fi
 
 import asyncio
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import DatabaseError, connections, router
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, OperationalError, connections, router
 from django.db.models import Exists
 from django.db.utils import InterfaceError
 
@@ -41,11 +42,11 @@ R = TypeVar("R")
 
 EXIT_ENDED = 0
 EXIT_SHUT_OUT = 75
+EXIT_STOPPED = 76
 _LONGEST_DELAY = 2.0
 _BURST_WAIT = 0.2
 
-ABORTED = "Aborted during worker shutdown."
-CANCELED = "Canceled while it ran."
+_MOST_ATTEMPTS = 8
 
 
 class _ShutOut(Exception):
@@ -84,7 +85,9 @@ class Executor:
         self._lanes_version = ""
         self._done: releasing.Release | None = None
         self._running = ""
-        self._signals = ExecutorSignals(self._body_stop)
+        self._signals = ExecutorSignals(self._is_to_stop, Interrupted)
+        self._pid = os.getpid()
+        self._attempts = 0
 
     def run(self) -> int:
         self._signals.install()
@@ -139,8 +142,8 @@ class Executor:
             if not any(self._board.task(slot) != NO_TASK for slot in others):
                 return False
             seconds = _BURST_WAIT
-        with suppress(LockServiceUnavailable):  # the next claim says so, and waits
-            self._interruptible(lambda: self._locks.wait_for_ready(self._lanes, seconds))
+        wait = partial(self._locks.wait_for_ready, self._lanes, seconds)
+        self._patiently("lock service", partial(self._interruptible, wait), stops=True)
         return True
 
     # -- one task ------------------------------------------------------------------------------
@@ -199,7 +202,7 @@ class Executor:
         self._running = str(task.pk)
         outcome = self._outcome(task)
         self._board.set_task(self._slot, task.pk.bytes, Board.RECORDING)
-        self._patiently("database", lambda: execution.record(task, outcome))
+        self._patiently("database", partial(self._record, task, outcome))
         self._running = ""
         fields: dict[str, Any] = {"name": task.name, "seconds": time.monotonic() - began}
         if task.error:
@@ -208,26 +211,41 @@ class Executor:
 
     def _outcome(self, task: Task) -> Outcome:
         signals = self._signals
+        outcome = None
         try:
             self._board.set_task(self._slot, task.pk.bytes, Board.BODY)
             signals.in_body = True
-            if task.state == State.CANCELING or self._body_stop():
-                outcome = (self._body_stop() or Interrupted(State.CANCELED, CANCELED)).outcome
-            else:
-                outcome = execution.run(task, asyncio.run)
+            if task.state != State.CANCELING and not self._is_to_stop():
+                outcome = execution.run(task, _drive)
             signals.in_body = False
-        except Interrupted as stop:
-            outcome = stop.outcome
+        except Interrupted:
+            pass
+        if os.getpid() != self._pid:
+            os._exit(0)  # a fork that the body made and that has come back here
+        if outcome is None or self._is_to_stop():
+            # Threads and programs of the body may go on. The supervisor records the end, and
+            # releases, when this process and its group are gone.
+            sys.stdout.flush()
+            os._exit(EXIT_STOPPED)
+        close_broken_connections()
         return execution.with_connections_left(outcome)
 
-    def _body_stop(self) -> Interrupted | None:
-        """What the supervisor asks the present body to end with."""
-        asked, why = self._board.stop_of(self._slot)
-        if asked == NO_TASK or asked != self._board.task(self._slot):
-            return None
-        if why == Board.ABORT:
-            return Interrupted(State.FAILED, ABORTED)
-        return Interrupted(State.CANCELED, CANCELED)
+    def _record(self, task: Task, outcome: Outcome) -> None:
+        """Stores the outcome; after several attempts on a database that answers, its refusal."""
+        self._attempts += 1
+        try:
+            execution.record(task, outcome)
+        except OperationalError as error:
+            if self._attempts < _MOST_ATTEMPTS or not _answers(task):
+                raise
+            failed = Outcome.failed(f"The outcome cannot be stored: {str(error)[:500]}")
+            execution.record(task, failed)
+        self._attempts = 0
+
+    def _is_to_stop(self) -> bool:
+        """Whether the supervisor asks the present body to end."""
+        asked, _ = self._board.stop_of(self._slot)
+        return asked != NO_TASK and asked == self._board.task(self._slot)
 
     def _take_release(self, release: releasing.Release) -> bool:
         """The release of the present task goes with the next step; all others are sent at once."""
@@ -283,3 +301,32 @@ class Executor:
 
 
 _EVENTS = {State.FAILED: "task.failed", State.CANCELED: "task.canceled"}
+
+
+def _drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Runs a body's coroutine in this thread's own event loop, where an interrupt reaches it."""
+
+    async def run() -> Any:
+        try:
+            return await coroutine
+        finally:
+            # The thread in which the ORM works for coroutines keeps its connections.
+            await sync_to_async(close_broken_connections)()
+
+    try:
+        return asyncio.run(run())
+    finally:
+        coroutine.close()
+
+
+def close_broken_connections() -> None:
+    """Closes this thread's connections on which errors occurred and that are of no use any more."""
+    for connection in connections.all(initialized_only=True):
+        if connection.errors_occurred:
+            connection.close_if_unusable_or_obsolete()
+
+
+def _answers(task: Task) -> bool:
+    with connections[router.db_for_write(Task, instance=task)].cursor() as cursor:
+        cursor.execute("SELECT 1")
+        return cursor.fetchone() is not None

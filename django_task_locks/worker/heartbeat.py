@@ -2,26 +2,31 @@
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
+from uuid import UUID
 
-from django.db import DatabaseError, connections, router
-from django.db.utils import InterfaceError
+from django.db import connections, router
 
 from django_task_locks import presence
 from django_task_locks.conf import Settings
-from django_task_locks.connections import get_lock_manager
+from django_task_locks.connections import quick_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import LockServiceUnavailable, OwnerClosed
-from django_task_locks.models import AppStatus
+from django_task_locks.exceptions import OwnerClosed
+from django_task_locks.models import AppStatus, Task
 from django_task_locks.presence import Presence
-from django_task_locks.worker.guard import Board, now
+from django_task_locks.states import State
+from django_task_locks.worker.guard import NO_TASK, Board, now
 
 
 class Heartbeat:
-    """Beats in the database, and moves the guard's deadline by what was beaten.
+    """Beats in the database, and moves the guard's deadline by what was beaten. In the same thread,
+    whose connections have time limits, it looks for what the supervisor has to know.
 
     is_lost      this incarnation's row is gone, or it was declared missing
-    steady_from  since when (on the guard's clock) no beat has failed
-    wake         called from the thread when is_lost becomes true
+    to_stop      ids of tasks whose rows say, or whose absence says, that they are to be stopped: a
+                 message may have been lost
+    has_lead     it is this worker's turn to clean up
+    wake         called from the thread when one of these has something new
     """
 
     def __init__(
@@ -29,14 +34,18 @@ class Heartbeat:
     ) -> None:
         self.presence = presence
         self.is_lost = False
-        self.steady_from = now()
+        self.has_lead = False
+        self.to_stop: SimpleQueue[UUID] = SimpleQueue()
         self._board = board
-        self._ttl = settings.ttl
+        self._settings = settings
         self._interval = settings.heartbeat_interval
+        self._limit = min(self._interval, settings.ttl / 6)
         self._wake = wake
+        self._locks = quick_lock_manager(self._limit)
+        self._steady_from = now()
         self._next = now() + self._interval
-        self._problem: Exception | None = None
-        self._redis_problem: Exception | None = None
+        self._next_lead = now() + settings.ttl
+        self._problems: dict[str, Exception] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -44,7 +53,8 @@ class Heartbeat:
         """A beat that was sent then has been written: nobody may judge this worker before that
         time plus the TTL, and the guard acts at two thirds of it.
         """
-        self._board.deadline = sent_at + self._ttl * 2 / 3
+        if not self.is_lost:
+            self._board.deadline = sent_at + self._settings.ttl * 2 / 3
 
     def start(self) -> None:
         self._stopped.clear()
@@ -52,21 +62,28 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread has ended and its connections are closed."""
-        if self._thread is not None:
-            self._stopped.set()
-            self._thread.join()
-            self._thread = None
+        """Returns when the thread has ended and its connections are closed.
 
-    def is_steady(self) -> bool:
-        """Whether it has beaten without a gap for one TTL: only then it may judge others, whose
-        beats an outage may have kept back.
+        Raises TimeoutError if the database holds it up: then it is still there.
         """
-        return self._problem is None and now() - self.steady_from >= self._ttl
+        if self._thread is None:
+            return
+        self._stopped.set()
+        self._thread.join(self._limit + 1.0)
+        if self._thread.is_alive():
+            self._stopped.clear()
+            raise TimeoutError("the heartbeat waits for a database that does not answer")
+        self._thread = None
+
+    def abandon(self) -> None:
+        """Leaves the thread to itself, for good: it changes nothing any more."""
+        self.is_lost = True
+        self._stopped.set()
+        self._thread = None
 
     def _run(self) -> None:
         try:
-            limit_time(min(self._interval, self._ttl / 6))
+            limit_time(self._limit)
             while not self._stopped.wait(max(0.0, self._next - now())):
                 self._next = now() + self._interval
                 if not self._beat():
@@ -75,43 +92,78 @@ class Heartbeat:
                     return
         finally:
             connections.close_all()
+            self._locks.client.connection_pool.disconnect()
 
     def _beat(self) -> bool:
         sent_at = now()
         try:
             if not presence.beat(self.presence):
                 return False
-        except (DatabaseError, InterfaceError) as error:
+            self._look_for_stops()
+        except Exception as error:
             connections.close_all()
-            limit_time(min(self._interval, self._ttl / 6))
+            limit_time(self._limit)
             if is_busy_sqlite(error):
                 # Its one writer is somebody else just now. There the lock file tells that we live.
                 self.beaten(sent_at)
                 return True
-            if self._problem is None:
-                emit("presence.beat_failed", owner=self.presence.owner, error=error)
-            self._problem, self.steady_from = error, now()
+            self._failed("database", error)
+            self._steady_from = now()
             self._next = now() + min(1.0, self._interval)
             return True
         self.beaten(sent_at)
-        if self._problem is not None:
-            emit("presence.beat_again", owner=self.presence.owner)
-            self._problem, self.steady_from = None, sent_at
-        return self._beat_in_redis()
-
-    def _beat_in_redis(self) -> bool:
+        if self._works("database"):
+            self._steady_from = sent_at
         try:
-            get_lock_manager().beat(self.presence.owner, self._ttl)
+            self._locks.beat(self.presence.owner, self._settings.ttl)
+            self._ask_for_lead()
         except OwnerClosed:
             return False
-        except LockServiceUnavailable as error:
-            if self._redis_problem is None:
-                emit("worker.unavailable", what="lock service", error=error)
-            self._redis_problem = error
+        except Exception as error:
+            # Redis does not decide who is alive.
+            self._failed("lock service", error)
         else:
-            if self._redis_problem is not None:
-                emit("worker.available", what="lock service")
-            self._redis_problem = None
+            self._works("lock service")
+        return True
+
+    def _look_for_stops(self) -> None:
+        busy = [
+            UUID(bytes=id)
+            for id in map(self._board.task, range(self._board.slots))
+            if id != NO_TASK
+        ]
+        if not busy:
+            return
+        rows = Task.objects.using(router.db_for_write(Task)).filter(pk__in=busy)
+        states = dict(rows.values_list("pk", "state"))
+        for id in busy:
+            if states.get(id, State.CANCELING) == State.CANCELING:
+                self.to_stop.put(id)
+                self._wake()
+
+    def _ask_for_lead(self) -> None:
+        """Whoever has beaten without a gap for one TTL may judge others, whose beats an outage may
+        have kept back.
+        """
+        if now() < self._next_lead or now() - self._steady_from < self._settings.ttl:
+            return
+        self._next_lead = now() + self._settings.cleanup_interval
+        # A little shorter, so that the same worker's next turn does not just miss it.
+        seconds = self._settings.cleanup_interval * 0.95
+        if self._locks.lead("cleanup", self.presence.owner, seconds):
+            self.has_lead = True
+            self._wake()
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if what not in self._problems:
+            emit("worker.beat_failed", what=what, owner=self.presence.owner, error=error)
+        self._problems[what] = error
+
+    def _works(self, what: str) -> bool:
+        """Whether it works again after a failure."""
+        if self._problems.pop(what, None) is None:
+            return False
+        emit("worker.available", what=what)
         return True
 
 

@@ -76,21 +76,25 @@ class ExecutorSignals:
     """In an executor SIGTERM asks to end after the present task, SIGUSR1 to stop the body.
 
     Both interrupt by an exception, and only where the executor says that it may be interrupted:
-    in a wait (`is_waiting`), or in the body (`in_body`, by what `body_stop` returns).
+    in a wait (`is_waiting`), or in the body (`in_body`) if that is to stop. What a body forks gets
+    the system's own handlers, and so do the programs that it starts.
     """
 
-    def __init__(self, body_stop: Callable[[], BaseException | None]) -> None:
+    def __init__(self, is_to_stop: Callable[[], bool], interrupt: type[BaseException]) -> None:
         self.is_stopping = False
         self.is_waiting = False
         self.in_body = False
-        self._body_stop = body_stop
+        self._is_to_stop = is_to_stop
+        self._interrupt = interrupt
 
     def install(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # A handler that does nothing, and not SIG_IGN, which programs would inherit.
+        signal.signal(signal.SIGINT, self._ignore)
+        signal.signal(signal.SIGHUP, self._ignore)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGUSR1, self._stop_body)
+        os.register_at_fork(after_in_child=_restore_defaults)
         unblock()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -100,6 +104,14 @@ class ExecutorSignals:
             raise Woken
 
     def _stop_body(self, number: int, frame: FrameType | None) -> None:
-        if self.in_body and (stop := self._body_stop()):
+        if self.in_body and self._is_to_stop():
             self.in_body = False
-            raise stop
+            raise self._interrupt
+
+    def _ignore(self, number: int, frame: FrameType | None) -> None:
+        pass
+
+
+def _restore_defaults() -> None:
+    for number in _HELD_BACK:
+        signal.signal(number, signal.SIG_DFL)

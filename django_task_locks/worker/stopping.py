@@ -52,11 +52,12 @@ class BodyStops:
 
     def forget(self, child: Child) -> int:
         """The child has ended; why its body was asked to stop, NO_STOP if it was not."""
-        for stop in self._stops.values():
+        why = Board.NO_STOP
+        for stop in list(self._stops.values()):
             if stop.child is child:
                 del self._stops[stop.task]
-                return stop.why
-        return Board.NO_STOP
+                why = stop.why
+        return why
 
     def appointments(self) -> list[float]:
         """When `kill_overdue` has something to do."""

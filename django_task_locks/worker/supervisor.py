@@ -7,11 +7,13 @@ second one, stopped around every fork. It runs no task, and forks with no connec
 import os
 import select
 import signal
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
-from django.db import DatabaseError, connections, router
+from django.db import DatabaseError, connections
 from django.db.utils import InterfaceError
 
 from django_task_locks import messages, presence, recovery
@@ -20,13 +22,12 @@ from django_task_locks.connections import close_connections, get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import LockServiceUnavailable, TaskLocksError
 from django_task_locks.locks.requests import Claimant
-from django_task_locks.models import AppStatus, Task
+from django_task_locks.models import AppStatus
 from django_task_locks.presence import Presence
 from django_task_locks.settling import settle_request
-from django_task_locks.states import State
 from django_task_locks.worker.children import Children, Exit, Guard
 from django_task_locks.worker.control import ControlChannel
-from django_task_locks.worker.executor import ABORTED, Executor, Orders
+from django_task_locks.worker.executor import Executor, Orders
 from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.heartbeat import Heartbeat
 from django_task_locks.worker.os_signals import SupervisorSignals, unblock
@@ -34,8 +35,15 @@ from django_task_locks.worker.stopping import BodyStops
 
 _UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
 _LONGEST_ROUND = 1.0
+_LONGEST_IDLE_ROUND = 5.0
+_RETRY_DELAY = 1.0
+_SETTLING_LIMIT = 30
 _LONGEST_DELAY = 5.0
 _CRASH_DELAY = 1.0
+
+
+ABORTED = "Aborted during worker shutdown."
+STOPPED = "Its executor was stopped."
 
 
 class CannotStart(TaskLocksError):
@@ -60,6 +68,7 @@ class _Leftover:
     reason: str
     retry_at: float = 0.0
     delay: float = 0.1
+    is_in_work: bool = False
 
 
 class Supervisor:
@@ -68,8 +77,10 @@ class Supervisor:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._settings: Settings = get_settings()
+        # Behind the executors' slots: those of the jobs that a child does for the supervisor.
         self._cleanup_slot = options.concurrency
-        self._board = Board(options.concurrency + 1)
+        self._settling_slot = options.concurrency + 1
+        self._board = Board(options.concurrency + 2)
         self._guard = Guard(self._board)
         self._children = Children(self._board)
         self._signals = SupervisorSignals()
@@ -85,8 +96,7 @@ class Supervisor:
         self._presence: Presence
         self._heartbeat: Heartbeat
         self._control: ControlChannel
-        self._next_look = 0.0
-        self._next_cleanup = 0.0
+        self._retry_at = 0.0
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -103,6 +113,8 @@ class Supervisor:
             )
             while not self._is_over():
                 self._round()
+                if not self._is_over():
+                    self._listen()
             return self._end()
         finally:
             self._children.signal_all(signal.SIGKILL)
@@ -113,10 +125,7 @@ class Supervisor:
         try:
             get_lock_manager().owners()
         except LockServiceUnavailable as error:
-            raise CannotStart(
-                f"{error} Start it, or see TASK_LOCKS['redis'], which is "
-                f"{self._settings.redis.rpartition('@')[2]!r}."
-            ) from error
+            raise CannotStart(f"{error} Start it, or see TASK_LOCKS['redis'].") from error
         try:
             self._incarnate()
             report = recovery.clean_predecessors(
@@ -148,8 +157,6 @@ class Supervisor:
         self._guard.ensure()
         self._heartbeat.start()
         self._control = ControlChannel(self._presence.owner, self._settings.heartbeat_interval)
-        self._next_look = now()
-        self._next_cleanup = now()
 
     def _is_over(self) -> bool:
         if self._children.running:
@@ -159,7 +166,8 @@ class Supervisor:
         return self._is_stopping or len(self._burst_done) == self._options.concurrency
 
     def _end(self) -> int:
-        self._heartbeat.stop()
+        with suppress(TimeoutError):
+            self._heartbeat.stop()
         self._control.close()
         problem: object = "what it left could not be settled" if self._leftovers else ""
         if self._is_shut_out:
@@ -178,20 +186,31 @@ class Supervisor:
     # -- one round -----------------------------------------------------------------------------
 
     def _round(self) -> None:
-        self._guard.ensure()
-        self._heed_signals()
+        """What there is to do now. An error in one step is logged, stops no other, and the step is
+        taken again in the next round.
+        """
+        self._retry_at = 0.0
+        steps: list[Callable[[], None]] = [self._guard.ensure, self._heed_signals, self._reap]
+        if self._heartbeat.is_lost or self._board.is_fenced:
+            steps += [self._start_over]
+        else:
+            steps += [
+                self._settle_leftovers,
+                self._stops.kill_overdue,
+                self._heed_rows,
+                self._clean_up_in_turn,
+                self._fill_slots,
+            ]
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                emit("worker.error", step=step.__name__, error=error, exc_info=error)
+                self._retry_at = now() + _RETRY_DELAY
+
+    def _reap(self) -> None:
         for exit in self._children.reap():
             self._note_exit(exit)
-        if self._heartbeat.is_lost or self._board.is_fenced:
-            self._start_over()
-            return
-        self._settle_leftovers()
-        self._stops.kill_overdue()
-        self._look_for_cancels()
-        self._clean_up_sometimes()
-        self._fill_slots()
-        if not self._is_over():
-            self._listen()
 
     def _listen(self) -> None:
         """Waits for a signal, a message or the next thing to do."""
@@ -206,13 +225,12 @@ class Supervisor:
 
     def _time_to_wait(self) -> float:
         """Until the next appointment; children that end and signals come through the pipe."""
-        appointments = [now() + _LONGEST_ROUND if self._is_busy() else now() + 5.0]
+        appointments = [now() + (_LONGEST_ROUND if self._is_busy() else _LONGEST_IDLE_ROUND)]
         appointments += self._stops.appointments()
         appointments += [left.retry_at for left in self._leftovers]
-        appointments += [at for at in self._start_at.values() if at > now()]
-        if self._abort_at is not None:
-            appointments.append(self._abort_at)
-        return max(0.0, min(appointments) - now())
+        appointments += [self._retry_at, self._abort_at or 0.0, *self._start_at.values()]
+        # What is past was heeded in this round, as far as it could be.
+        return min(at for at in appointments if at > now()) - now()
 
     def _is_busy(self) -> bool:
         return any(self._board.task(slot) != NO_TASK for slot in self._generations)
@@ -234,7 +252,7 @@ class Supervisor:
             self._is_stopping = True
             emit("worker.stopping", owner=self._presence.owner)
         # In each round: a child that has only just been forked may not have heard it yet.
-        self._children.signal_all(signal.SIGTERM)
+        self._children.signal_all(signal.SIGTERM, but="settling")
         if not self._children.running and self._give_up_at is None:
             # Only what is left to settle keeps it: clean-up can do that as well.
             self._give_up_at = now() + self._settings.shutdown_grace
@@ -247,62 +265,77 @@ class Supervisor:
 
     # -- cancels -------------------------------------------------------------------------------
 
-    def _look_for_cancels(self) -> None:
-        """Finds by the rows what is to be canceled here: the message may have been lost."""
-        if now() < self._next_look or not self._is_busy():
-            return
-        self._next_look = now() + self._settings.heartbeat_interval
-        rows = Task.objects.using(router.db_for_write(Task)).filter(
-            app_lock=self._presence.status, state=State.CANCELING
-        )
-        try:
-            for pk in rows.values_list("pk", flat=True):
-                self._stops.ask(pk.bytes, Board.CANCEL)
-        except (DatabaseError, InterfaceError):
-            connections.close_all()  # the heartbeat tells about it
+    def _heed_rows(self) -> None:
+        """What the heartbeat has found to stop: the message may have been lost."""
+        while not self._heartbeat.to_stop.empty():
+            self._stops.ask(self._heartbeat.to_stop.get().bytes, Board.CANCEL)
 
     # -- executors that ended ------------------------------------------------------------------
 
     def _note_exit(self, exit: Exit) -> None:
         child = exit.child
+        if child.job == "settling":
+            self._note_settled(exit)
         if child.job:
             return
         why = self._stops.forget(child)
-        reason = ABORTED if why == Board.ABORT else exit.reason
+        reason = {Board.ABORT: ABORTED, Board.CANCEL: STOPPED}.get(why, exit.reason)
         if exit.signal or exit.status:
-            if why == Board.NO_STOP:
+            if why == Board.NO_STOP and not self._is_stopping:
                 emit("executor.died", slot=child.slot, pid=child.pid, reason=exit.reason)
-                self._start_at[child.slot] = now() + _CRASH_DELAY * (exit.status != 0)
+            if now() - child.started_at < _CRASH_DELAY:
+                self._start_at[child.slot] = now() + _CRASH_DELAY
         elif self._options.orders.burst:
             self._burst_done.add(child.slot)
         self._leftovers.append(_Leftover(exit, reason))
 
     def _settle_leftovers(self) -> None:
-        for left in list(self._leftovers):
-            if now() < left.retry_at:
-                continue
+        """A child does it: neither a database that hangs nor an application's receiver of a signal
+        may hold up the supervisor.
+        """
+        due = [left for left in self._leftovers if left.retry_at <= now()]
+        if not due or any(child.job == "settling" for child in self._children.running.values()):
+            return
+        with self._nothing_open():
+            self._children.fork(self._settling_slot, 0, partial(self._settle, due), job="settling")
+        for left in due:
+            left.is_in_work = True
+
+    def _settle(self, leftovers: list[_Leftover]) -> int:
+        """In the child: the executors and their groups are gone, so shut their slots out, then end
+        what they held. Each request is settled for itself; the exit status counts what failed.
+        """
+        self._forget_supervision()
+        unblock()
+        presence.adopt(self._presence)
+        signal.alarm(_SETTLING_LIMIT)  # the supervisor tries again
+        owner, failed = self._presence.owner, 0
+        for left in leftovers:
+            child = left.exit.child
+            ended = Claimant(
+                owner=owner, ttl=self._settings.ttl, slot=f"{child.slot}.{child.generation}"
+            )
             try:
-                self._settle(left)
-            except Exception as error:
-                if not isinstance(error, _UNAVAILABLE):
-                    emit("worker.settle_failed", slot=left.exit.child.slot, exc_info=error)
-                elif left.delay < 0.2:
-                    emit("worker.settle_failed", slot=left.exit.child.slot, error=error)
-                connections.close_all()
+                ids = get_lock_manager().retire(ended)
+            except LockServiceUnavailable as error:
+                emit("worker.settle_failed", slot=child.slot, error=error)
+                return 1
+            for id in ids:
+                try:
+                    settle_request(id, owner, left.reason)
+                except Exception as error:
+                    emit("worker.settle_failed", slot=child.slot, request=id, error=error)
+                    failed += 1
+        return min(failed, 100)
+
+    def _note_settled(self, exit: Exit) -> None:
+        for left in [left for left in self._leftovers if left.is_in_work]:
+            if exit.status or exit.signal:
+                left.is_in_work = False
                 left.delay = min(left.delay * 2, _LONGEST_DELAY)
                 left.retry_at = now() + left.delay
             else:
                 self._leftovers.remove(left)
-
-    def _settle(self, left: _Leftover) -> None:
-        """The executor and its group are gone: shut its slot out, then end what it held."""
-        child = left.exit.child
-        owner = self._presence.owner
-        ended = Claimant(
-            owner=owner, ttl=self._settings.ttl, slot=f"{child.slot}.{child.generation}"
-        )
-        for id in get_lock_manager().retire(ended):
-            settle_request(id, owner, left.reason)
 
     def _fill_slots(self) -> None:
         if self._is_stopping:
@@ -330,23 +363,12 @@ class Supervisor:
 
     # -- clean-up ------------------------------------------------------------------------------
 
-    def _clean_up_sometimes(self) -> None:
+    def _clean_up_in_turn(self) -> None:
         """A child does it: a long clean-up must hold up neither heartbeats nor cancels."""
-        if now() < self._next_cleanup or self._is_stopping:
+        if not self._heartbeat.has_lead or self._is_stopping:
             return
-        self._next_cleanup = now() + self._settings.cleanup_interval
-        if any(child.job for child in self._children.running.values()):
-            return
-        if not self._heartbeat.is_steady():
-            self._next_cleanup = now() + self._settings.heartbeat_interval
-            return
-        try:
-            leads = get_lock_manager().lead(
-                "cleanup", self._presence.owner, self._settings.cleanup_interval * 0.95
-            )
-        except LockServiceUnavailable:
-            return
-        if leads:
+        self._heartbeat.has_lead = False
+        if not any(child.job == "cleanup" for child in self._children.running.values()):
             with self._nothing_open():
                 self._children.fork(self._cleanup_slot, 0, self._clean_up, job="cleanup")
 
@@ -373,14 +395,13 @@ class Supervisor:
         settled by the next incarnation, as what any dead process left.
         """
         emit("worker.fenced", owner=self._presence.owner)
-        self._heartbeat.stop()
+        self._heartbeat.abandon()
         self._control.close()
         self._board.deadline = 0
         while self._children.running:
             self._board.kill_groups()
             self._children.reap()
-            select.select([self._signals.descriptor], [], [], 0.05)
-            self._signals.drain()
+            self._sleep(0.05)
         self._stops.clear()
         self._leftovers.clear()
         old = self._presence
@@ -390,17 +411,20 @@ class Supervisor:
             try:
                 self._incarnate()
                 break
-            except _UNAVAILABLE as error:
+            except Exception as error:
                 if delay < 0.2:
                     emit("worker.unavailable", what="database", error=error)
                 connections.close_all()
             if self._signals.graceful + self._signals.soon:
                 self._is_stopping = self._is_shut_out = True
                 return
-            select.select([self._signals.descriptor], [], [], delay)
-            self._signals.drain()
+            self._sleep(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
         recovery.clean_incarnation(old.status, "it fenced itself")
+
+    def _sleep(self, seconds: float) -> None:
+        select.select([self._signals.descriptor], [], [], seconds)
+        self._signals.drain()
 
 
 class _NothingOpen:
@@ -411,7 +435,7 @@ class _NothingOpen:
         self._control = control
 
     def __enter__(self) -> None:
-        self._heartbeat.stop()
+        self._heartbeat.stop()  # or TimeoutError: then there is no fork for now
         self._control.close()
         connections.close_all()
         close_connections()

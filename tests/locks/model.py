@@ -137,7 +137,8 @@ class Model:
         request = self.requests.get(id)
         if request is None:
             return ("unknown", ())
-        if not is_of(request, owner, token):
+        is_claimed_task = request.state == "held" and not request.is_hold
+        if not is_of(request, owner, token) or (is_claimed_task and owner and token is None):
             return ("refused", ())
         return ("done", self.end(request))
 

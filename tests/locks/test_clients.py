@@ -50,7 +50,7 @@ class TestConnections:
             assert first.id == "a"
             assert manager.requeue("a", owner=WORKER.owner, token=first.token).granted == ("a",)
             first = executor.take()
-            assert executor.advance(first) == Claimed("b", first.token + 1)
+            assert executor.advance(first) == (second := Claimed("b", first.token + 1))
             found = manager.inspect_request("b")
             assert found is not None
             assert (found.exclusive, found.owner) == (("r",), WORKER.owner)
@@ -69,7 +69,7 @@ class TestConnections:
             assert manager.forget_owner(WEB.owner) == 1
             assert manager.release_owner(WEB.owner) == 1
             assert manager.forget_owner(WEB.owner) == 0
-            assert manager.release("b", owner=WORKER.owner) == Ended("done")
+            assert manager.release("b", owner=WORKER.owner, token=second.token) == Ended("done")
 
     def test_two_prefixes_on_one_server_never_meet(self, redis_client: Redis) -> None:
         """Same ids, resources, owners and slots: as in two copies of one installation."""

@@ -91,6 +91,22 @@ class TestRefused:
         assert manager.release("a", owner="queue/default") == Ended("refused")
         assert stored() == before
 
+    def test_an_owner_without_a_token_does_not_end_a_task_that_its_executor_has_claimed(
+        self, manager: LockManager, stored: Picture
+    ) -> None:
+        """It means the request that it made itself, not what a worker's slot was given since."""
+        manager.request(task("a", "r"))
+        Executor(manager).take()
+        before = stored()
+        assert manager.release("a", owner=WORKER.owner) == Ended("refused")
+        assert stored() == before
+
+    def test_an_owner_without_a_token_ends_its_own_hold(self, manager: LockManager) -> None:
+        manager.request(hold("a", "r"))
+        manager.request(hold("b", "r"))
+        assert manager.release("b", owner=WEB.owner) == Ended("done")
+        assert manager.release("a", owner=WEB.owner) == Ended("done")
+
     def test_L27_a_late_finish_does_not_free_the_lock_of_the_successor(
         self, manager: LockManager
     ) -> None:

@@ -14,7 +14,12 @@
 local request, bad = read(ARGV[1])
 if bad then return { 'foreign', bad } end
 if not request then return { 'unknown' } end
-if not is_mine(request, ARGV[2], ARGV[3]) then return { 'refused', request.owner, request.token } end
+-- An owner alone names what that process took for itself, or what waits in that queue: never a task
+-- that one of its executors has claimed meanwhile.
+local is_claimed_task = request.state == 'held' and request.claims == '0'
+if not is_mine(request, ARGV[2], ARGV[3]) or is_claimed_task and ARGV[2] ~= '' and ARGV[3] == '' then
+  return { 'refused', request.owner, request.token }
+end
 bad = foreign_for_hand_over()
 if bad then return { 'foreign', bad } end
 begin()

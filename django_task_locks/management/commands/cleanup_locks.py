@@ -28,7 +28,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            report = recovery.clean_up(owner=options["owner"], dry_run=options["dry_run"])
+            report = recovery.clean_up(
+                owner=options["owner"], dry_run=options["dry_run"], second_look=True
+            )
         except LockServiceUnavailable as error:
             raise CommandError(str(error)) from None
         except DatabaseError as error:
