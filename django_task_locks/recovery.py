@@ -363,13 +363,13 @@ def _after_one_ttl(
         clean()
 
 
-# -- requests of tasks that have ended otherwise ----------------------------------------------------
+# -- requests of tasks that have ended otherwise ---------------------------------------------------
 
 
 def _clean_queues(report: Report) -> None:
-    """Unclaimed requests whose row is final or gone: it was changed past the signals, or its release
-    was lost with a process. A request is sent after the commit of its row, and a final state stays,
-    so that one look is enough.
+    """Unclaimed requests whose row is final or gone: it was changed past the signals, or its
+    release was lost with a process. A request is sent after the commit of its row, and a final
+    state stays, so that one look is enough.
     """
     manager = get_lock_manager()
     for queue in sorted({lane.queue for lane in manager.lanes().values()}):

@@ -44,11 +44,58 @@ class Exit:
         return f"Its process exited with status {self.status} and recorded no outcome."
 
 
+class Guard:
+    """The guard process, kept alive by the supervisor."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def ensure(self) -> None:
+        """Starts it, or starts it again if it has died."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close_pipe()
+        read, self._pipe = os.pipe()
+        self._process = subprocess.Popen(  # noqa: S603
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                str(Path(guard_module.__file__)),
+                str(self._board.slots),
+                str(self._board.descriptor),
+                str(read),
+            ],
+            pass_fds=(self._board.descriptor, read),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(read)
+
+    def close_pipe(self) -> None:
+        """For a child: only the supervisor's end may keep the guard waiting."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def stop(self) -> None:
+        self.close_pipe()
+        if self._process is not None:
+            self._process.wait()
+
+
 @dataclass(slots=True)
 class Children:
     """Forks children into the board's slots and reaps them."""
 
     board: Board
+    guard: Guard
     running: dict[int, Child] = field(default_factory=dict)
 
     def fork(self, slot: int, generation: int, run: Callable[[], int], job: str = "") -> Child:
@@ -86,7 +133,16 @@ class Children:
             del self.running[pid]
             code = os.waitstatus_to_exitcode(status)
             exits.append(Exit(child, max(code, 0), max(-code, 0)))
+        self._reap_adopted()
         return exits
+
+    def _reap_adopted(self) -> None:
+        """What tasks have started and left comes to process 1, which in a container is this one."""
+        while self.running or self.guard.pid:
+            info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if info is None or info.si_pid in (*self.running, self.guard.pid):
+                return  # nobody, or one of ours, whose end is noted elsewhere
+            os.waitpid(info.si_pid, 0)
 
     def kill_if(self, child: Child, task: bytes, phases: tuple[int, ...]) -> bool:
         """SIGKILLs the child's group if it is at this task, in one of these phases.
@@ -138,50 +194,3 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Guard:
-    """The guard process, kept alive by the supervisor."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
-
-    def ensure(self) -> None:
-        """Starts it, or starts it again if it has died."""
-        if self._process is not None and self._process.poll() is None:
-            return
-        self.close_pipe()
-        read, self._pipe = os.pipe()
-        self._process = subprocess.Popen(  # noqa: S603
-            [
-                sys.executable,
-                "-I",
-                "-S",
-                str(Path(guard_module.__file__)),
-                str(self._board.slots),
-                str(self._board.descriptor),
-                str(read),
-            ],
-            pass_fds=(self._board.descriptor, read),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        os.close(read)
-
-    def nudge(self) -> None:
-        """Makes it look at the deadline now."""
-        with suppress(OSError):
-            os.write(self._pipe, b".")
-
-    def close_pipe(self) -> None:
-        """For a child: only the supervisor's end may keep the guard waiting."""
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-
-    def stop(self) -> None:
-        self.close_pipe()
-        if self._process is not None:
-            self._process.wait()

@@ -77,12 +77,12 @@ class Supervisor:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._settings: Settings = get_settings()
-        # Behind the executors' slots: those of the jobs that a child does for the supervisor.
+        # Behind the executors' slots those of the children that do a job for the supervisor: one to
+        # clean up, and for each executor's slot one to settle what it has left.
         self._cleanup_slot = options.concurrency
-        self._settling_slot = options.concurrency + 1
-        self._board = Board(options.concurrency + 2)
+        self._board = Board(2 * options.concurrency + 1)
         self._guard = Guard(self._board)
-        self._children = Children(self._board)
+        self._children = Children(self._board, self._guard)
         self._signals = SupervisorSignals()
         self._generations = dict.fromkeys(range(options.concurrency), 0)
         self._start_at = dict.fromkeys(range(options.concurrency), 0.0)
@@ -290,52 +290,51 @@ class Supervisor:
         self._leftovers.append(_Leftover(exit, reason))
 
     def _settle_leftovers(self) -> None:
-        """A child does it: neither a database that hangs nor an application's receiver of a signal
+        """Children do it: neither a database that hangs nor an application's receiver of a signal
         may hold up the supervisor.
         """
-        due = [left for left in self._leftovers if left.retry_at <= now()]
-        if not due or any(child.job == "settling" for child in self._children.running.values()):
+        due = [left for left in self._leftovers if not left.is_in_work and left.retry_at <= now()]
+        if not due:
             return
         with self._nothing_open():
-            self._children.fork(self._settling_slot, 0, partial(self._settle, due), job="settling")
-        for left in due:
-            left.is_in_work = True
+            for left in due:
+                slot = self._cleanup_slot + 1 + left.exit.child.slot
+                self._children.fork(slot, 0, partial(self._settle, left), job="settling")
+                left.is_in_work = True
 
-    def _settle(self, leftovers: list[_Leftover]) -> int:
-        """In the child: the executors and their groups are gone, so shut their slots out, then end
-        what they held. Each request is settled for itself; the exit status counts what failed.
+    def _settle(self, left: _Leftover) -> int:
+        """In the child: the executor and its group are gone, so shut its slot out, then end what it
+        held, each request for itself. The exit status counts what failed.
         """
         self._forget_supervision()
         unblock()
-        presence.adopt(self._presence)
         signal.alarm(_SETTLING_LIMIT)  # the supervisor tries again
-        owner, failed = self._presence.owner, 0
-        for left in leftovers:
-            child = left.exit.child
-            ended = Claimant(
-                owner=owner, ttl=self._settings.ttl, slot=f"{child.slot}.{child.generation}"
-            )
+        owner, child, failed = self._presence.owner, left.exit.child, 0
+        ended = Claimant(
+            owner=owner, ttl=self._settings.ttl, slot=f"{child.slot}.{child.generation}"
+        )
+        try:
+            ids = get_lock_manager().retire(ended)
+        except LockServiceUnavailable as error:
+            emit("worker.settle_failed", slot=child.slot, error=error)
+            return 1
+        for id in ids:
             try:
-                ids = get_lock_manager().retire(ended)
-            except LockServiceUnavailable as error:
-                emit("worker.settle_failed", slot=child.slot, error=error)
-                return 1
-            for id in ids:
-                try:
-                    settle_request(id, owner, left.reason)
-                except Exception as error:
-                    emit("worker.settle_failed", slot=child.slot, request=id, error=error)
-                    failed += 1
+                settle_request(id, owner, left.reason)
+            except Exception as error:
+                emit("worker.settle_failed", slot=child.slot, request=id, error=error)
+                failed += 1
         return min(failed, 100)
 
     def _note_settled(self, exit: Exit) -> None:
-        for left in [left for left in self._leftovers if left.is_in_work]:
-            if exit.status or exit.signal:
-                left.is_in_work = False
-                left.delay = min(left.delay * 2, _LONGEST_DELAY)
-                left.retry_at = now() + left.delay
-            else:
-                self._leftovers.remove(left)
+        slot = exit.child.slot - self._cleanup_slot - 1
+        left = next(left for left in self._leftovers if left.exit.child.slot == slot)
+        if exit.status or exit.signal:
+            left.is_in_work = False
+            left.delay = min(left.delay * 2, _LONGEST_DELAY)
+            left.retry_at = now() + left.delay
+        else:
+            self._leftovers.remove(left)
 
     def _fill_slots(self) -> None:
         if self._is_stopping:

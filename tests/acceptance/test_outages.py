@@ -121,3 +121,15 @@ def test_an_idle_worker_asks_the_database_nothing_but_its_heartbeat(
     theirs = [line for line in statements if 'UPDATE "django_task_locks_appstatus"' in line]
     assert beats - 1 <= len(theirs) <= beats + 3
     assert statements == theirs
+
+
+def test_a_task_that_was_ended_past_the_signals_does_not_hold_up_others(
+    workers: Workers, locks: LockManager
+) -> None:
+    """By an update, in the admin or with SQL, in a queue that nobody serves."""
+    workers.start("--queue", "default")
+    ended = dispatch(tasks.add, [1], exclusive=["r"], queue="nightly")
+    behind = dispatch(tasks.add, [2], exclusive=["r"])
+    Task.objects.filter(pk=ended.pk).update(state=State.CANCELED)
+    wait_for_state(behind, State.COMPLETED, timeout=4 * suite.TTL)
+    assert_nothing_is_left(locks)

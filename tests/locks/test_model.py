@@ -384,6 +384,7 @@ class LockMachine(RuleBasedStateMachine):
             self.claim_as(process, version, [lane.name for lane in lanes])
 
     def claim_as(self, process: model.Process, version: str, lanes: list[str]) -> None:
+        before = self.id_in_slot(process)
         wanted, got = self.ask(
             partial(self.model.claim, process, int(version or -1), lanes),
             "claim",
@@ -391,7 +392,7 @@ class LockMachine(RuleBasedStateMachine):
             version,
             lanes,
         )
-        self.check_claim(wanted, got, process, lanes)
+        self.check_claim(wanted, got, lanes, before)
 
     @precondition(lambda self: self.tokens and self.batch == BATCH)  # else it leaves work to others
     @rule(data=st.data(), lanes=some_lanes)
@@ -400,11 +401,11 @@ class LockMachine(RuleBasedStateMachine):
         version = self.draw_version(data)
         names = [lane.name for lane in lanes]
         id, _, token = self.draw_held(data)
-        assert process.slot
-        held = self.model.slots.get(process.owner, {}).get(process.slot[0])
+        held = self.id_in_slot(process)
         if held and data.draw(st.sampled_from((True, True, False)), label="in good order"):
             id, token = held, self.model.requests[held].token or 0
         for _ in self.repetitions(data):
+            before = self.id_in_slot(process)
             wanted, got = self.ask(
                 partial(self.model.advance, process, int(version or -1), names, id, token),
                 "advance",
@@ -414,10 +415,10 @@ class LockMachine(RuleBasedStateMachine):
                 id=id,
                 token=token,
             )
-            self.check_claim(wanted, got, process, names)
+            self.check_claim(wanted, got, names, before)
 
     def check_claim(
-        self, wanted: str | None, got: Any, process: model.Process, lanes: list[str]
+        self, wanted: str | None, got: Any, lanes: list[str], before: str | None
     ) -> None:
         if wanted is None:
             return
@@ -430,7 +431,8 @@ class LockMachine(RuleBasedStateMachine):
         else:
             token = self.model.requests[wanted].token
             assert got == Claimed(wanted, token or 0)
-            self.dark.difference_update(lanes)
+            if wanted != before:
+                self.dark.difference_update(lanes)
 
     @rule(data=st.data(), lanes=some_lanes)
     def wait_for_ready(self, data: st.DataObject, lanes: list[Lane]) -> None:
@@ -438,7 +440,7 @@ class LockMachine(RuleBasedStateMachine):
         names = [lane.name for lane in lanes]
         process = self.draw_process(data, executor=True)
         before = layout.lit_lanes(snapshot(self.client, self.prefix), self.keys)
-        if not before & {"", *names} or self.is_busy(process):
+        if not before & {"", *names} or self.id_in_slot(process):
             return
         assert self.adapter.call("wait_for_ready", names, 5) is True
         taken = before - layout.lit_lanes(snapshot(self.client, self.prefix), self.keys)
@@ -448,9 +450,11 @@ class LockMachine(RuleBasedStateMachine):
         if data.draw(st.sampled_from((True, True, True, False)), label="lives on"):
             self.claim_as(process, str(self.model.lanes_version), names)
 
-    def is_busy(self, process: model.Process) -> bool:
+    def id_in_slot(self, process: model.Process) -> str | None:
         assert process.slot
-        return process.slot[0] in self.model.slots.get(process.owner, {})
+        return self.model.slots.get(process.owner, {}).get(process.slot[0])
+
+    # -- processes -----------------------------------------------------------------------------
 
     @rule(data=st.data(), is_declared_missing=st.booleans())
     def die(self, data: st.DataObject, is_declared_missing: bool) -> None:

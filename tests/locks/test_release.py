@@ -202,6 +202,28 @@ class TestHandOver:
         assert manager.release("a") == Ended("done")
         assert manager.release("b") == Ended("done", ("both",))
 
+    def test_a_reader_of_two_does_not_overtake_the_writer_of_one_of_them(
+        self, manager: LockManager
+    ) -> None:
+        manager.request(hold("a", "r1"))
+        manager.request(hold("reader", shared=["r2"]))
+        manager.request(task("writer", "r2"))
+        manager.request(task("both", shared=["r1", "r2"]))
+        assert manager.release("a") == Ended("done")
+        assert manager.release("reader") == Ended("done", ("writer",))
+        assert manager.release("writer") == Ended("done", ("both",))
+
+    def test_a_writer_of_two_does_not_overtake_the_readers_of_one_of_them(
+        self, manager: LockManager
+    ) -> None:
+        manager.request(hold("a", "r1", "r3"))
+        manager.request(task("reader", shared=["r2", "r3"]))
+        manager.request(task("both", "r1", "r2"))
+        manager.request(hold("b", "r3", priority=1))
+        assert manager.release("a") == Ended("done", ("b",))
+        assert manager.release("b") == Ended("done", ("reader",))
+        assert manager.release("reader") == Ended("done", ("both",))
+
     def test_it_crosses_queues(self, manager: LockManager) -> None:
         manager.request(hold("a", "r"))
         manager.request(task("b", "r", lane=Lane(queue="other")))
