@@ -166,14 +166,16 @@ class AsyncLockManager:
         try:
             replies = await _heeding_cancel(self._replies(commands.commands))
         except RedisError as error:
-            await self._refuse(error, commands.operation)
+            await self._refuse(error, commands.operation, commands.keys)
         return commands.parse(replies)
 
-    async def _refuse(self, error: RedisError, operation: str) -> NoReturn:
+    async def _refuse(
+        self, error: RedisError, operation: str, keys: Sequence[str] = ()
+    ) -> NoReturn:
         if isinstance(error, ReadOnlyError):
             # The server is no master any more: new connections may lead to the one that is.
             await self.client.connection_pool.disconnect()
-        protocol.raise_translated(error, operation, self.endpoint)
+        protocol.raise_translated(error, operation, self.endpoint, keys)
 
     async def _replies(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         if len(commands) == 1:

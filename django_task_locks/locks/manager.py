@@ -232,11 +232,11 @@ class LockManager:
                     pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
                 replies = pipeline.execute()
         except RedisError as error:
-            self._refuse(error, commands.operation)
+            self._refuse(error, commands.operation, commands.keys)
         return commands.parse(replies)
 
-    def _refuse(self, error: RedisError, operation: str) -> NoReturn:
+    def _refuse(self, error: RedisError, operation: str, keys: Sequence[str] = ()) -> NoReturn:
         if isinstance(error, ReadOnlyError):
             # The server is no master any more: new connections may lead to the one that is.
             self.client.connection_pool.disconnect()
-        protocol.raise_translated(error, operation, self.endpoint)
+        protocol.raise_translated(error, operation, self.endpoint, keys)

@@ -8,6 +8,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,
+    MasterDownError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -47,7 +48,14 @@ CLOSED_KEPT_SECONDS = 30 * 24 * 3600
 _CONTROL_KEPT_SECONDS = 3600
 _CONTROL_MOST = 10_000
 
-_UNAVAILABLE = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
+_UNAVAILABLE = (
+    ConnectionError,
+    TimeoutError,
+    BusyLoadingError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
 # Replies by which a server says that it cannot serve now; redis-py has no class for these.
 _UNAVAILABLE_REPLIES = (
     "BUSY",
@@ -74,23 +82,21 @@ class Commands(Generic[R]):
     """Plain commands that go together in one round trip, and the reader of their replies."""
 
     operation: str
+    keys: Sequence[str]
     commands: Sequence[tuple[Argument, ...]]
     parse: Callable[[list[Any]], R]
 
 
 def text(value: Any) -> str:
     """A reply's element as text, whether or not the client decodes responses."""
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def read_reply(call: Call[R], reply: Sequence[Any]) -> R:
     """The parsed reply; raises what the script refused with."""
     word, *rest = [text(value) for value in reply]
     if word == "foreign":
-        raise ForeignValue(
-            f"key {rest[0]!r} holds a value of another type, so {call.script} did nothing; "
-            "find out who wrote it (another application with the same prefix?) and delete it"
-        )
+        _raise_foreign(repr(rest[0]), call.script)
     if word == "closed":
         raise OwnerClosed(
             f"owner {rest[0]!r} was declared missing; {call.script} was refused and did nothing"
@@ -102,10 +108,21 @@ def read_reply(call: Call[R], reply: Sequence[Any]) -> R:
     return call.parse([word, *rest])
 
 
-def raise_translated(error: RedisError, operation: str, endpoint: str) -> NoReturn:
-    """Raises LockServiceUnavailable where the server cannot be reached or cannot serve; else the
-    error as it is.
+def _raise_foreign(key: str, operation: str) -> NoReturn:
+    raise ForeignValue(
+        f"key {key} holds a value of another type, so {operation} did nothing; find out who wrote "
+        "it (another application with the same prefix?) and delete it"
+    )
+
+
+def raise_translated(
+    error: RedisError, operation: str, endpoint: str, keys: Sequence[str] = ()
+) -> NoReturn:
+    """Raises LockServiceUnavailable where the server cannot be reached or cannot serve,
+    ForeignValue where one of the keys is of another type; else the error as it is.
     """
+    if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):
+        _raise_foreign(" or ".join(map(repr, keys)), operation)
     is_away = isinstance(error, _UNAVAILABLE) or (
         isinstance(error, ResponseError) and str(error).startswith(_UNAVAILABLE_REPLIES)
     )
@@ -317,19 +334,23 @@ def inspect_resource(name: str) -> Call[ResourceInfo]:
 def wait_for_ready(keys: Keys, lanes: Iterable[str], timeout: float) -> Commands[bool]:
     wakes = (keys.wake(""), *(keys.wake(lane) for lane in lanes))
     return Commands(
-        "wait_for_ready", [("BZPOPMIN", *wakes, timeout)], lambda replies: bool(replies[0])
+        "wait_for_ready", wakes, [("BZPOPMIN", *wakes, timeout)], lambda replies: bool(replies[0])
     )
 
 
 def wait_for_grant(keys: Keys, id: str, timeout: float) -> Commands[bool]:
     return Commands(
-        "wait_for_grant", [("BLPOP", keys.grant(id), timeout)], lambda replies: bool(replies[0])
+        "wait_for_grant",
+        [keys.grant(id)],
+        [("BLPOP", keys.grant(id), timeout)],
+        lambda replies: bool(replies[0]),
     )
 
 
 def owners(keys: Keys) -> Commands[dict[str, float]]:
     return Commands(
         "owners",
+        [keys.owners],
         [("HGETALL", keys.owners)],
         lambda replies: {text(owner): float(ttl) for owner, ttl in replies[0].items()},
     )
@@ -338,6 +359,7 @@ def owners(keys: Keys) -> Commands[dict[str, float]]:
 def lanes(keys: Keys) -> Commands[dict[str, Lane]]:
     return Commands(
         "lanes",
+        [keys.lanes],
         [("HGETALL", keys.lanes)],
         lambda replies: {
             text(name): Lane.from_description(text(description))
@@ -350,6 +372,7 @@ def lanes(keys: Keys) -> Commands[dict[str, Lane]]:
 def registry(keys: Keys, owner: str) -> Commands[set[str]]:
     return Commands(
         "registry",
+        [keys.owner(owner)],
         [("SMEMBERS", keys.owner(owner))],
         lambda replies: {text(id) for id in replies[0]},
     )
@@ -358,6 +381,7 @@ def registry(keys: Keys, owner: str) -> Commands[set[str]]:
 def lead(keys: Keys, job: str, candidate: str, seconds: float) -> Commands[bool]:
     return Commands(
         "lead",
+        [keys.leader(job)],
         [("SET", keys.leader(job), candidate, "NX", "PX", max(1, int(seconds * 1000)))],
         lambda replies: bool(replies[0]),
     )
@@ -367,6 +391,7 @@ def send(keys: Keys, owner: str, message: str) -> Commands[None]:
     key = keys.control(owner)
     return Commands(
         "send",
+        [key],
         [
             ("RPUSH", key, message),
             ("LTRIM", key, -_CONTROL_MOST, -1),
@@ -379,6 +404,7 @@ def send(keys: Keys, owner: str, message: str) -> Commands[None]:
 def known(keys: Keys, ids: Sequence[str]) -> Commands[set[str]]:
     return Commands(
         "known",
+        [keys.request(id) for id in ids],
         [("EXISTS", keys.request(id)) for id in ids],
         lambda replies: {id for id, found in zip(ids, replies, strict=True) if found},
     )

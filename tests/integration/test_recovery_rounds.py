@@ -59,7 +59,7 @@ class TestLeader:
         program = (
             "import django, os, signal; django.setup()\n"
             "from django_task_locks import recovery\n"
-            "recovery.clean_up = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "recovery.clean_up = lambda **options: os.kill(os.getpid(), signal.SIGKILL)\n"
             "recovery.run_periodic_cleanup()\n"
         )
         environment = dict(os.environ)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import pytest
 from redis import Redis
-from redis.exceptions import ResponseError
 
 from django_task_locks.exceptions import ForeignValue
 from django_task_locks.locks import LockManager
@@ -274,7 +273,6 @@ class TestSentBack:
     ],
     ids=["wait_for_ready", "... in a lane", "wait_for_grant", "owners", "registry", "send"],
 )
-@pytest.mark.xfail(raises=ResponseError, reason="protocol.raise_translated does not know WRONGTYPE")
 def test_plain_commands_name_the_key_too(
     manager: LockManager, redis_client: Redis, key: str, ask: Callable[[LockManager], object]
 ) -> None:

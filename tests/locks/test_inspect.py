@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from time import time
 
-import pytest
 from redis import Redis
 
 from django_task_locks.locks import LockManager, LockRequest
@@ -164,7 +163,6 @@ class TestResource:
             "",
         )
 
-    @pytest.mark.xfail(raises=UnicodeDecodeError, reason="protocol.text decodes strictly")
     def test_even_if_its_value_is_no_text(
         self, manager: LockManager, redis_client: Redis, keys: Keys
     ) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar, Protocol
 
 import pytest
@@ -51,7 +52,14 @@ IDS = tuple("abcdefgh")
 NAMES = ("worker", "web")
 TTL = 30
 
-resources = st.sets(st.sampled_from(RESOURCES), max_size=2)
+# Every way to want some of the resources, each in one mode.
+DEMANDS = tuple(
+    tuple(
+        frozenset(name for name, its in zip(RESOURCES, modes, strict=True) if its == mode)
+        for mode in ("exclusive", "shared")
+    )
+    for modes in product(("not", "shared", "exclusive"), repeat=len(RESOURCES))
+)
 priorities = st.sampled_from((0, 0, 0, -1, 1, 100))
 some_lanes = st.lists(st.sampled_from(LANES), unique_by=lambda lane: lane.name, min_size=1)
 
@@ -264,8 +272,7 @@ class LockMachine(RuleBasedStateMachine):
         lane: Lane = LANES[0],
         wait: bool = True,
     ) -> None:
-        exclusive = data.draw(resources, label="exclusive")
-        shared = data.draw(resources, label="shared")
+        exclusive, shared = data.draw(st.sampled_from(DEMANDS), label="exclusive, shared")
         priority = data.draw(priorities, label="priority")
         asked = LockRequest(
             id=id,
@@ -281,8 +288,8 @@ class LockMachine(RuleBasedStateMachine):
             is_new = id not in self.model.requests
             in_the_model = model.Request(
                 id=id,
-                exclusive=frozenset(exclusive),
-                shared=frozenset(shared - exclusive),
+                exclusive=exclusive,
+                shared=shared,
                 priority=priority,
                 queue=lane.queue,
                 lane=lane.name,

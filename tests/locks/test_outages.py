@@ -270,9 +270,6 @@ class TestServerThatIsBusy:
             thread.join()
         assert spoilt.request(task("a", "r")) == Grant("a", None)
 
-    @pytest.mark.xfail(
-        raises=ResponseError, reason="redis-py has a class for this, without the word"
-    )
     def test_a_replica_that_has_lost_its_primary(self, control: Redis, spoilt: LockManager) -> None:
         control.config_set("replica-serve-stale-data", "no")
         control.replicaof("127.0.0.1", 1)

@@ -115,3 +115,13 @@ def test_meanwhile_the_order_holds(redis_client: Redis) -> None:
     assert manager.request(task("higher", "r", priority=1)) == Grant("higher", None)
     assert granted(manager, ["reader0", "reader1", "reader2", "writer"]) == []
     assert manager.release("higher").granted == ("reader0", "reader1", "reader2")
+
+
+def test_a_release_by_owner_alone_does_not_end_a_task_that_its_executor_has_claimed(
+    manager: LockManager,
+) -> None:
+    manager.request(task("t", "r"))
+    claimed = Executor(manager).take()
+    assert manager.release("t", owner=WORKER.owner).status == "refused"
+    assert manager.inspect_resource("r").holder_count == 1
+    assert manager.release("t", owner=WORKER.owner, token=claimed.token).is_done

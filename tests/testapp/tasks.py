@@ -1,6 +1,7 @@
 """Bodies of tasks; each records when it began and ended."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,10 +12,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from django_task_locks import current_task, dispatch, hold
 from tests.testapp.models import Book, Run
+
+_STAMPING = """
+import sys, time
+with open(sys.argv[1], "a") as file:
+    while True:
+        print(time.monotonic(), file=file, flush=True)
+        time.sleep(0.02)
+"""
 
 
 @contextmanager
@@ -65,13 +75,8 @@ def stubborn(label: str, seconds: float) -> None:
 
 def with_subprocess(label: str, path: str) -> None:
     """Starts a program that adds the time to a file again and again, and waits for it."""
-    code = (
-        "import sys, time\n"
-        "with open(sys.argv[1], 'a') as file:\n"
-        "    while True: print(time.monotonic(), file=file, flush=True); time.sleep(.02)"
-    )
     with recorded(label):
-        subprocess.run([sys.executable, "-c", code, path], check=True)
+        subprocess.run([sys.executable, "-c", _STAMPING, path], check=True)
 
 
 def fail(message: str) -> None:
@@ -130,3 +135,64 @@ def hold_inside(resource: str) -> None:
     """Wants for itself what its task holds."""
     with hold(resource, timeout=5):
         pass
+
+
+def stamp(path: str, seconds: float) -> None:
+    """Adds the time to a file again and again."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with open(path, "a") as file:
+            print(time.monotonic(), file=file)
+        time.sleep(0.02)
+
+
+async def stamp_in_thread(label: str, path: str) -> None:
+    """A coroutine that waits for a thread, which no exception reaches."""
+    await sync_to_async(stamp)(path, 6.0)
+
+
+def wait_for_program(label: str, path: str) -> None:
+    """Starts a program as careless code does: nothing ends it when the waiting is interrupted."""
+    subprocess.Popen([sys.executable, "-c", _STAMPING, path]).wait()
+
+
+def fork_and_exit() -> int:
+    """Forks, and lets the child come back as careless code does."""
+    if (pid := os.fork()) == 0:
+        sys.exit(0)
+    os.waitpid(pid, 0)
+    return os.getpid()
+
+
+def end_a_process() -> bool:
+    """Whether a process of its own ends when it is asked to."""
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    process.start()
+    time.sleep(0.2)  # Python forgets a signal that comes while the child is made
+    process.terminate()
+    process.join(5)
+    has_ended = not process.is_alive()
+    process.kill()
+    return has_ended
+
+
+def dispatch_again_and_again(flag: str, seconds: float) -> None:
+    """Immediate tasks on a resource of their own, one after the other."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        Path(flag).touch()
+        dispatch(add, [1], exclusive=["inner"], immediate=True, deferred=False)
+
+
+def nest_and_tidy_up(path: str) -> None:
+    """Has something to do at its end, whatever happens to the task inside."""
+    try:
+        dispatch(record, ["inside", 30.0], immediate=True, deferred=False)
+        Path(path).write_text("went on")
+    finally:
+        with open(path, "a") as file:
+            file.write("tidied up")
+
+
+async def acount_books() -> int:
+    return await Book.objects.acount()

@@ -1,5 +1,6 @@
 """TASK_LOCKS: each key with what it accepts, the defaults, and changes at run time."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def test_defaults() -> None:
     assert (found.redis, found.prefix, found.ttl) == ("default", "task_locks", 30)
     assert (found.heartbeat_interval, found.cleanup_interval) == (5, 30)
     assert (found.shutdown_grace, found.immediate_time_limit) == (10, 5)
-    assert Path(found.run_dir).name == "django-task-locks"
+    assert Path(found.run_dir).name == f"django-task-locks-run-{os.getuid()}"
 
 
 @override_settings(TASK_LOCKS={"ttl": 60})
@@ -182,3 +183,10 @@ def test_changed_settings_count_at_once() -> None:
 def test_settings_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
         get_settings().ttl = 1  # type: ignore[misc]
+
+
+def test_no_password_of_a_url_comes_into_a_message() -> None:
+    for url in ("memcached://user:secret@host/0", "amqp://:secret@host?password=secret"):
+        (problem,) = problems({"redis": url})
+        assert "secret" not in problem
+        assert "host" in problem
