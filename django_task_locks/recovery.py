@@ -6,72 +6,26 @@ and stops no other; every step may be repeated. A process's row goes last, when 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from django.db import connections, router, transaction
 from django.db.models import Exists, OuterRef
 
-from django_task_locks import dispatching, lock_files
+from django_task_locks import lock_files, reconciling
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.locks.keys import QUEUE_OWNER, queue_owner
+from django_task_locks.locks.keys import QUEUE_OWNER
 from django_task_locks.managers import DatabaseNow, TaskQuerySet
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.presence import default_name
+from django_task_locks.reports import Report
 from django_task_locks.settling import MISSING, find_task, may_retry, settle_request, settle_task
 from django_task_locks.states import State
 
 _BATCH = 500
 _SECOND_LOOK = 1.2  # heartbeat intervals
-PLANNED, DONE, FAILED = "planned", "done", "failed"
-
-
-@dataclass(slots=True)
-class Step:
-    """One thing that clean-up found.
-
-    kind     "process", "task", "request", "unsent"
-    subject  the owner or the id
-    reason   why it is here; action: what is done about it; status: planned, done, failed
-    """
-
-    kind: str
-    subject: str
-    owner: str
-    reason: str
-    action: str
-    status: str = PLANNED
-    error: str = ""
-
-
-@dataclass(slots=True)
-class Report:
-    """What a clean-up found and did; with dry_run only found."""
-
-    dry_run: bool = False
-    steps: list[Step] = field(default_factory=list)
-
-    @property
-    def failures(self) -> list[Step]:
-        return [step for step in self.steps if step.status == FAILED]
-
-    @contextmanager
-    def step(self, kind: str, subject: str, owner: str, why: str, action: str) -> Iterator[Step]:
-        """One isolated step: an error inside is noted and logged, and goes no further."""
-        step = Step(kind, subject, owner, why, action)
-        self.steps.append(step)
-        try:
-            yield step
-        except Exception as error:
-            step.status, step.error = FAILED, f"{type(error).__name__}: {error}"
-            emit("recovery.failed", kind=kind, subject=subject, owner=owner, error=error)
-        else:
-            step.status = PLANNED if self.dry_run else DONE
-
 
 # -- the ways in -----------------------------------------------------------------------------------
 
@@ -118,8 +72,8 @@ def clean_up(
     _clean_orphans(report, owner)
     if owner is None:
         _clean_unowned(report)
-        _clean_queues(report)
-        _send_unsent(report)
+        reconciling.clean_queues(report)
+        reconciling.send_unsent(report)
     if report.steps and not dry_run:
         emit("recovery.finished", steps=len(report.steps), failed=len(report.failures))
     return report
@@ -273,12 +227,8 @@ def _tasks() -> TaskQuerySet:
 
 
 def _pk(owner: str) -> UUID | None:
-    return _uuid(owner.rpartition("@")[2])
-
-
-def _uuid(text: str) -> UUID | None:
     try:
-        return UUID(text)
+        return UUID(owner.rpartition("@")[2])
     except ValueError:
         return None
 
@@ -361,68 +311,3 @@ def _after_one_ttl(
         return
     with report.step(kind, owner, owner, f"{why} for {age:.0f} s", "clean"):
         clean()
-
-
-# -- requests of tasks that have ended otherwise ---------------------------------------------------
-
-
-def _clean_queues(report: Report) -> None:
-    """Unclaimed requests whose row is final or gone: it was changed past the signals, or its
-    release was lost with a process. A request is sent after the commit of its row, and a final
-    state stays, so that one look is enough.
-    """
-    manager = get_lock_manager()
-    for queue in sorted({lane.queue for lane in manager.lanes().values()}):
-        owner = queue_owner(queue)
-        ids = sorted(manager.registry(owner))
-        for first in range(0, len(ids), _BATCH):
-            batch = ids[first : first + _BATCH]
-            rows = _tasks().incomplete().filter(pk__in=[pk for pk in map(_uuid, batch) if pk])
-            alive = {str(pk) for pk in rows.values_list("pk", flat=True)}
-            for id in batch:
-                if id not in alive:
-                    _release_ended(id, owner, report)
-
-
-def _release_ended(id: str, owner: str, report: Report) -> None:
-    with report.step("request", id, owner, "its task has ended or is gone", "release"):
-        if not report.dry_run:
-            # Only while it is the queue's: a claim finds the row as it is, and releases.
-            get_lock_manager().release(id, owner=owner)
-            get_lock_manager().forget_entry(id, owner)
-
-
-# -- waiting tasks that never reached Redis --------------------------------------------------------
-
-
-def _send_unsent(report: Report) -> None:
-    """Waiting rows without a request (Redis was away at their commit), in batches by id."""
-    manager = get_lock_manager()
-    last: UUID | None = None
-    while True:
-        rows = _tasks().filter(state=State.WAITING).order_by("pk")
-        if last is not None:
-            rows = rows.filter(pk__gt=last)
-        ids = list(rows.values_list("pk", flat=True)[:_BATCH])
-        if not ids:
-            return
-        last = ids[-1]
-        known = manager.known([str(id) for id in ids])
-        for id in ids:
-            if str(id) not in known:
-                _send(id, report)
-
-
-def _send(id: UUID, report: Report) -> None:
-    # A second look: it may have been on its way, or done, since the first.
-    task = _tasks().filter(pk=id, state=State.WAITING).first()
-    if task is None:
-        return
-    with report.step("unsent", str(id), "", "waiting, but Redis does not know it", "send"):
-        if report.dry_run:
-            return
-        dispatching.send_request(task)
-        emit("recovery.resent", task=id)
-        # And a third: sent after its end it would wait for nobody.
-        if not _tasks().incomplete().filter(pk=id).exists():
-            get_lock_manager().release(str(id))

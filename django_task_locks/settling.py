@@ -66,7 +66,7 @@ def settle_request(id: str, owner: str, why: str) -> str:
     if info is None or info.owner != owner:
         manager.forget_entry(id, owner)
         return "forgotten"
-    if info.token is not None and (pk := _pk(id)):
+    if info.token is not None and (pk := task_id(id)):
         # First of all: a start that its dead executor has sent, and that the database still holds
         # back, comes before this or never.
         Task(pk=pk).fence(info.token)
@@ -93,11 +93,11 @@ def settle_request(id: str, owner: str, why: str) -> str:
 
 def find_task(id: str) -> Task | None:
     """The task of a request, read where it is written; None for a hold or a task that is gone."""
-    pk = _pk(id)
+    pk = task_id(id)
     return Task.objects.using(router.db_for_write(Task)).filter(pk=pk).first() if pk else None
 
 
-def _pk(id: str) -> UUID | None:
+def task_id(id: str) -> UUID | None:
     try:
         return UUID(id)
     except ValueError:

@@ -21,15 +21,14 @@ from django_task_locks.conf import Settings, get_settings
 from django_task_locks.connections import close_connections, get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import LockServiceUnavailable, TaskLocksError
-from django_task_locks.locks.requests import Claimant
 from django_task_locks.models import AppStatus
 from django_task_locks.presence import Presence
-from django_task_locks.settling import settle_request
 from django_task_locks.worker.children import Children, Exit, Guard
 from django_task_locks.worker.control import ControlChannel
 from django_task_locks.worker.executor import Executor, Orders
 from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.heartbeat import Heartbeat
+from django_task_locks.worker.leftovers import SETTLING, Leftovers
 from django_task_locks.worker.os_signals import SupervisorSignals, unblock
 from django_task_locks.worker.stopping import BodyStops
 
@@ -37,7 +36,6 @@ _UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
 _LONGEST_ROUND = 1.0
 _LONGEST_IDLE_ROUND = 5.0
 _RETRY_DELAY = 1.0
-_SETTLING_LIMIT = 30
 _LONGEST_DELAY = 5.0
 _CRASH_DELAY = 1.0
 
@@ -60,17 +58,6 @@ class Options:
     orders: Orders = field(default_factory=Orders)
 
 
-@dataclass(slots=True)
-class _Leftover:
-    """An ended executor whose slot is to be settled before it is used again."""
-
-    exit: Exit
-    reason: str
-    retry_at: float = 0.0
-    delay: float = 0.1
-    is_in_work: bool = False
-
-
 class Supervisor:
     """`run` returns the exit status when the worker has been asked to stop and has stopped."""
 
@@ -86,7 +73,7 @@ class Supervisor:
         self._signals = SupervisorSignals()
         self._generations = dict.fromkeys(range(options.concurrency), 0)
         self._start_at = dict.fromkeys(range(options.concurrency), 0.0)
-        self._leftovers: list[_Leftover] = []
+        self._leftovers = Leftovers(self._children, options.concurrency + 1, self._settings.ttl)
         self._stops = BodyStops(self._board, self._children)
         self._is_stopping = False
         self._is_shut_out = False
@@ -227,7 +214,7 @@ class Supervisor:
         """Until the next appointment; children that end and signals come through the pipe."""
         appointments = [now() + (_LONGEST_ROUND if self._is_busy() else _LONGEST_IDLE_ROUND)]
         appointments += self._stops.appointments()
-        appointments += [left.retry_at for left in self._leftovers]
+        appointments += self._leftovers.appointments()
         appointments += [self._retry_at, self._abort_at or 0.0, *self._start_at.values()]
         # What is past was heeded in this round, as far as it could be.
         return min(at for at in appointments if at > now()) - now()
@@ -252,7 +239,7 @@ class Supervisor:
             self._is_stopping = True
             emit("worker.stopping", owner=self._presence.owner)
         # In each round: a child that has only just been forked may not have heard it yet.
-        self._children.signal_all(signal.SIGTERM, but="settling")
+        self._children.signal_all(signal.SIGTERM, but=SETTLING)
         if not self._children.running and self._give_up_at is None:
             # Only what is left to settle keeps it: clean-up can do that as well.
             self._give_up_at = now() + self._settings.shutdown_grace
@@ -274,9 +261,9 @@ class Supervisor:
 
     def _note_exit(self, exit: Exit) -> None:
         child = exit.child
-        if child.job == "settling":
-            self._note_settled(exit)
         if child.job:
+            if child.job == SETTLING:
+                self._leftovers.note(exit)
             return
         why = self._stops.forget(child)
         reason = {Board.ABORT: ABORTED, Board.CANCEL: STOPPED}.get(why, exit.reason)
@@ -287,60 +274,19 @@ class Supervisor:
                 self._start_at[child.slot] = now() + _CRASH_DELAY
         elif self._options.orders.burst:
             self._burst_done.add(child.slot)
-        self._leftovers.append(_Leftover(exit, reason))
+        self._leftovers.add(exit, reason)
 
     def _settle_leftovers(self) -> None:
-        """Children do it: neither a database that hangs nor an application's receiver of a signal
-        may hold up the supervisor.
-        """
-        due = [left for left in self._leftovers if not left.is_in_work and left.retry_at <= now()]
-        if not due:
-            return
-        with self._nothing_open():
-            for left in due:
-                slot = self._cleanup_slot + 1 + left.exit.child.slot
-                self._children.fork(slot, 0, partial(self._settle, left), job="settling")
-                left.is_in_work = True
-
-    def _settle(self, left: _Leftover) -> int:
-        """In the child: the executor and its group are gone, so shut its slot out, then end what it
-        held, each request for itself. The exit status counts what failed.
-        """
-        self._forget_supervision()
-        unblock()
-        signal.alarm(_SETTLING_LIMIT)  # the supervisor tries again
-        owner, child, failed = self._presence.owner, left.exit.child, 0
-        ended = Claimant(
-            owner=owner, ttl=self._settings.ttl, slot=f"{child.slot}.{child.generation}"
-        )
-        try:
-            ids = get_lock_manager().retire(ended)
-        except LockServiceUnavailable as error:
-            emit("worker.settle_failed", slot=child.slot, error=error)
-            return 1
-        for id in ids:
-            try:
-                settle_request(id, owner, left.reason)
-            except Exception as error:
-                emit("worker.settle_failed", slot=child.slot, request=id, error=error)
-                failed += 1
-        return min(failed, 100)
-
-    def _note_settled(self, exit: Exit) -> None:
-        slot = exit.child.slot - self._cleanup_slot - 1
-        left = next(left for left in self._leftovers if left.exit.child.slot == slot)
-        if exit.status or exit.signal:
-            left.is_in_work = False
-            left.delay = min(left.delay * 2, _LONGEST_DELAY)
-            left.retry_at = now() + left.delay
-        else:
-            self._leftovers.remove(left)
+        if due := self._leftovers.due():
+            with self._nothing_open():
+                for left in due:
+                    self._leftovers.start(left, self._presence.owner, self._forget_supervision)
 
     def _fill_slots(self) -> None:
         if self._is_stopping:
             return
         taken = {child.slot for child in self._children.running.values()}
-        taken |= {left.exit.child.slot for left in self._leftovers} | self._burst_done
+        taken |= self._leftovers.slots() | self._burst_done
         free = [
             slot
             for slot, start_at in self._start_at.items()

@@ -21,7 +21,8 @@ from django_task_locks import dispatch
 from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.protocol import text
 from django_task_locks.models import AppStatus, Task
-from django_task_locks.recovery import Report, clean_up, run_periodic_cleanup
+from django_task_locks.recovery import clean_up, run_periodic_cleanup
+from django_task_locks.reports import Report
 from django_task_locks.states import State
 from tests.factories import AppStatusFactory, TaskFactory
 from tests.integration.by_hand import HandWorker, info

@@ -10,6 +10,7 @@ from django.db import DatabaseError
 
 from django_task_locks import recovery
 from django_task_locks.exceptions import LockServiceUnavailable
+from django_task_locks.reports import Report
 
 
 class Command(BaseCommand):
@@ -46,7 +47,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
 
-def _table(report: recovery.Report) -> str:
+def _table(report: Report) -> str:
     if not report.steps:
         return "Nothing to clean up."
     rows = [("KIND", "SUBJECT", "STATUS", "ACTION", "REASON")]

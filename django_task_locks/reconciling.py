@@ -1,0 +1,86 @@
+"""Brings waiting rows and unclaimed requests into line: neither may be there without the other."""
+
+from uuid import UUID
+
+from django.db import router
+
+from django_task_locks import dispatching
+from django_task_locks.connections import get_lock_manager
+from django_task_locks.events import emit
+from django_task_locks.locks.keys import queue_owner
+from django_task_locks.managers import TaskQuerySet
+from django_task_locks.models import Task
+from django_task_locks.reports import Report
+from django_task_locks.settling import task_id
+from django_task_locks.states import State
+
+_BATCH = 500
+
+
+def _tasks() -> TaskQuerySet:
+    return Task.objects.using(router.db_for_write(Task))
+
+
+# -- requests of tasks that have ended otherwise ---------------------------------------------------
+
+
+def clean_queues(report: Report) -> None:
+    """Unclaimed requests whose row is final or gone: it was changed past the signals, or its
+    release was lost with a process. A request is sent after the commit of its row, and a final
+    state stays, so that one look is enough.
+    """
+    manager = get_lock_manager()
+    for queue in sorted({lane.queue for lane in manager.lanes().values()}):
+        owner = queue_owner(queue)
+        ids = sorted(manager.registry(owner))
+        for first in range(0, len(ids), _BATCH):
+            batch = ids[first : first + _BATCH]
+            rows = _tasks().incomplete().filter(pk__in=[pk for pk in map(task_id, batch) if pk])
+            alive = {str(pk) for pk in rows.values_list("pk", flat=True)}
+            for id in batch:
+                if id not in alive:
+                    _release_ended(id, owner, report)
+
+
+def _release_ended(id: str, owner: str, report: Report) -> None:
+    with report.step("request", id, owner, "its task has ended or is gone", "release"):
+        if not report.dry_run:
+            # Only while it is the queue's: a claim finds the row as it is, and releases.
+            get_lock_manager().release(id, owner=owner)
+            get_lock_manager().forget_entry(id, owner)
+
+
+# -- waiting tasks that never reached Redis --------------------------------------------------------
+
+
+def send_unsent(report: Report) -> None:
+    """Waiting rows without a request (Redis was away at their commit), in batches by id."""
+    manager = get_lock_manager()
+    last: UUID | None = None
+    while True:
+        rows = _tasks().filter(state=State.WAITING).order_by("pk")
+        if last is not None:
+            rows = rows.filter(pk__gt=last)
+        ids = list(rows.values_list("pk", flat=True)[:_BATCH])
+        if not ids:
+            return
+        last = ids[-1]
+        known = manager.known([str(id) for id in ids])
+        for id in ids:
+            if str(id) not in known:
+                _send(id, report)
+
+
+def _send(id: UUID, report: Report) -> None:
+    # A second look: it may have been on its way, or done, since the first.
+    task = _tasks().filter(pk=id, state=State.WAITING).first()
+    if task is None:
+        return
+    with report.step("unsent", str(id), "", "waiting, but Redis does not know it", "send"):
+        if report.dry_run:
+            return
+        dispatching.send_request(task)
+        emit("recovery.resent", task=id)
+        # And a third: sent after its end it would wait for nobody.
+        if not _tasks().incomplete().filter(pk=id).exists():
+            get_lock_manager().release(str(id))
