@@ -19,7 +19,12 @@ from django_task_locks.connections import (
     get_lock_manager,
     get_waiting_lock_manager,
 )
-from django_task_locks.exceptions import LockServiceUnavailable, LockTimeout, WouldDeadlock
+from django_task_locks.exceptions import (
+    LockServiceUnavailable,
+    LockTimeout,
+    OwnerClosed,
+    WouldDeadlock,
+)
 from django_task_locks.execution import current_task, ended
 from django_task_locks.ids import uuid7
 from django_task_locks.locks.requests import (
@@ -93,8 +98,14 @@ def hold(
     Raises LockTimeout (with `blockers`), WouldDeadlock where it would wait for what its caller
     holds, InvalidResource and InvalidTask for bad arguments, LockServiceUnavailable, OwnerClosed.
     """
-    demand = _Demand(presence.present(), exclusive, shared, timeout, priority, label)
-    held = _acquire(demand)
+    arguments = (exclusive, shared, timeout, priority, label)
+    present = presence.present()
+    try:
+        held = _acquire(_Demand(present, *arguments))
+    except OwnerClosed:
+        if not presence.renounce(present):
+            raise
+        held = _acquire(_Demand(presence.present(), *arguments))  # as who it is from now on
     token = _held.set((*_held.get(), held))
     try:
         yield held
@@ -122,8 +133,14 @@ async def ahold(
 ) -> AsyncIterator[Held]:
     """As `hold`, without blocking the event loop. Canceled at any point, it leaves nothing."""
     present = await sync_to_async(presence.present)()
-    demand = _Demand(present, exclusive, shared, timeout, priority, label)
-    held = await _aacquire(demand)
+    arguments = (exclusive, shared, timeout, priority, label)
+    try:
+        held = await _aacquire(_Demand(present, *arguments))
+    except OwnerClosed:
+        if not presence.renounce(present):
+            raise
+        present = await sync_to_async(presence.present)()
+        held = await _aacquire(_Demand(present, *arguments))
     token = _held.set((*_held.get(), held))
     try:
         yield held

@@ -58,10 +58,14 @@ class ImmediateRun:
                 self._record(outcome)
             except _PASSING as error:
                 emit("task.not_recorded", task=self.task.pk, name=self.task.name, error=error)
-                Thread(target=self._record_later, args=(outcome,), daemon=True).start()
+                self.record_later(outcome)
                 raise
 
-    def _record_later(self, outcome: Outcome) -> None:
+    def record_later(self, outcome: Outcome) -> None:
+        """Records it in a thread, as soon as the database can be reached."""
+        Thread(target=self._keep_recording, args=(outcome,), daemon=True).start()
+
+    def _keep_recording(self, outcome: Outcome) -> None:
         delay = _FIRST_DELAY
         while True:
             time.sleep(delay)
@@ -124,8 +128,8 @@ def acquire(task: Task) -> ImmediateRun | str:
         return UNAVAILABLE
     if not isinstance(outcome, Grant) or outcome.token is None:
         return BLOCKED
+    alias = router.db_for_write(Task)
     try:
-        alias = router.db_for_write(Task)
         if transaction.get_connection(alias).in_atomic_block:
             releasing.release_at_transaction_end([alias], id, outcome.token)
         task.state = State.RUNNING
@@ -137,8 +141,13 @@ def acquire(task: Task) -> ImmediateRun | str:
         task.__dict__.pop("started_at", None)
     except Interrupted:
         raise  # the row may be there: this executor's supervisor looks, and releases
-    except BaseException:
-        releasing.release(id, outcome.token)
+    except BaseException as error:
+        if isinstance(error, _PASSING) and not transaction.get_connection(alias).in_atomic_block:
+            # The row may be there: only the reply was lost. It is ended, and released, when the
+            # database is back.
+            ImmediateRun(task, alias).record_later(Outcome.failed("Its start was not confirmed."))
+        else:
+            releasing.release(id, outcome.token)
         raise
     task.announce(State.WAITING)
     return ImmediateRun(task, alias)

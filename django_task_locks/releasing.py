@@ -41,14 +41,15 @@ Sink = Callable[[Release], bool]
 class _State:
     """Of this process; a forked child starts with none of it."""
 
-    lock: ClassVar[threading.Lock] = threading.Lock()
+    # Reentrant: the garbage collector may run a finalizer, which releases, while it is held.
+    lock: ClassVar[threading.RLock] = threading.RLock()
     pending: ClassVar[deque[Release]] = deque()
     thread: ClassVar[threading.Thread | None] = None
     sinks: ClassVar[list[Sink]] = []
 
     @classmethod
     def forget_in_child(cls) -> None:
-        cls.lock = threading.Lock()
+        cls.lock = threading.RLock()
         cls.pending = deque()
         cls.thread = None
         cls.sinks = []

@@ -296,6 +296,25 @@ def test_a_service_that_is_away_is_told(locks: LockManager, settings: Any) -> No
         server.start()
 
 
+def test_a_process_that_was_declared_missing_holds_as_who_it_is_from_now_on(
+    locks: LockManager,
+) -> None:
+    with hold("r") as first:
+        pass
+    locks.close_owner(first.owner)
+    with hold("r") as second:
+        assert second.is_held()
+    assert second.owner != first.owner
+
+    async def body() -> str:
+        async with ahold("r") as held:
+            return held.owner
+
+    locks.close_owner(second.owner)
+    assert run(body) not in (first.owner, second.owner)
+    assert leftovers(locks) == set()
+
+
 # -- asynchronous ----------------------------------------------------------------------------------
 
 

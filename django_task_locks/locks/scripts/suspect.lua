@@ -7,10 +7,12 @@
 
 --@include _base
 
+local KEPT = 30 * 24 * 3600 * 1000 -- of those that came to an end in another way
 local owner = ARGV[1]
 local bad = foreign(SUSPECTS, 'zset') or foreign(OWNERS, 'hash')
 if bad then return { 'foreign', bad } end
 local now = now_ms()
+redis.call('ZREMRANGEBYSCORE', SUSPECTS, '-inf', string.format('%.0f', now - KEPT))
 redis.call('ZADD', SUSPECTS, 'NX', string.format('%.0f', now), owner)
 return {
   'suspect',
