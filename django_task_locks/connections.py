@@ -22,6 +22,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 from redis.retry import Retry
 
 from django_task_locks.conf import get_settings
+from django_task_locks.exceptions import TaskLocksError
 from django_task_locks.locks import AsyncLockManager, LockManager
 
 CONNECT_TIMEOUT = 3.0
@@ -88,9 +89,13 @@ def location_problem() -> str | None:
     """Why the setting `redis` leads nowhere, in a sentence; None if it does lead somewhere."""
     try:
         location = get_settings().redis
-        if "://" not in location:
-            _cache_target(location)
-    except ImproperlyConfigured as error:
+        if location.startswith("embedded://"):
+            from django_task_locks.embedded import check_url
+
+            check_url(location)
+        else:
+            _build(REPLY_TIMEOUT)  # connects to nothing yet
+    except (ImproperlyConfigured, TaskLocksError) as error:
         return str(error)
     return None
 
@@ -143,7 +148,8 @@ class _Target:
         if parts.scheme == "unix":
             return f"unix://{parts.path}"
         path = parts.path if parts.path != "/" else ""
-        return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{path}"
+        host, _, port = parts.netloc.rpartition("@")[2].partition(":")
+        return f"{host or 'localhost'}:{port or 6379}{path}"
 
     def pool(self) -> ConnectionPool:
         """A pool of our own: django-redis shares one per URL, whatever the options."""
@@ -203,6 +209,8 @@ def _cache_target(alias: str) -> _Target:
 
 def _build(reply_timeout: float, retries: int = _RETRIES) -> LockManager:
     target = _target()
+    if target.endpoint == "unix://":
+        raise _misled(target, ValueError("no path is named; unix:///path/to.sock is accepted"))
     try:
         pool = target.pool()
     except ValueError as error:

@@ -53,8 +53,8 @@ def dispatch(
                     finished. Blocked, it waits for a worker (`deferred=True`) or is returned
                     canceled (`deferred=False`)
     priority        -100 to 100; a higher one goes first
-    on_worker_loss  "fail", or "requeue" for another of `max_attempts` attempts when the process
-                    that runs it is lost
+    on_worker_loss  "fail", or "requeue" for another of `max_attempts` (2 or more) attempts when
+                    the process that runs it is lost
 
     The row is written in the caller's transaction, if there is one, and the request for the
     resources is sent on its commit: a rollback leaves nothing. If the lock service is away then,

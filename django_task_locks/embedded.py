@@ -74,6 +74,12 @@ def socket_url(url: str) -> str:
         return "unix://" + quote(_memberships[url].join())
 
 
+def check_url(url: str) -> None:
+    """Raises EmbeddedUnavailable for a URL or an installation that cannot work; starts nothing."""
+    _data_directory(url)
+    _server_binary()
+
+
 class _Membership:
     """This process as a user of one directory."""
 
@@ -105,6 +111,7 @@ class _Membership:
 
     def _start_or_join(self) -> str:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _server_binary()  # or an error, before any file is made
         # In this order: a keeper without users ends at once. A registration that is no longer valid
         # is not closed: the number may be another file's by now.
         if not self._is_registered():

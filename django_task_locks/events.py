@@ -32,6 +32,11 @@ EVENTS = {
         WARNING, "outcome refused: the task was taken from this process in the meantime"
     ),
     "task.not_claimable": Event(INFO, "not started: it was decided elsewhere in the meantime"),
+    "task.unknown": Event(
+        WARNING,
+        "claimed, but this database does not know it: deleted, or another deployment uses the same "
+        "Redis and prefix",
+    ),
     "task.cancel_not_sent": Event(
         WARNING, "canceling, but the message to its process could not be sent; its beat finds it"
     ),
@@ -62,7 +67,9 @@ EVENTS = {
     "worker.unavailable": Event(WARNING, "unavailable; tried again with growing delay"),
     "worker.available": Event(INFO, "available again"),
     "worker.fenced": Event(
-        ERROR, "no heartbeat in time: executors were stopped; starting as a new incarnation"
+        ERROR,
+        "no heartbeat in time, or declared missing: executors were stopped; "
+        "starting as a new incarnation",
     ),
     "worker.settle_failed": Event(
         WARNING, "what an ended executor left could not be settled; tried again"
@@ -72,8 +79,8 @@ EVENTS = {
     "executor.died": Event(WARNING, "executor died"),
     "executor.error": Event(ERROR, "unexpected error in an executor"),
     "recovery.missing": Event(WARNING, "process declared missing"),
-    "recovery.task": Event(WARNING, "task of a dead process settled"),
-    "recovery.released": Event(WARNING, "request of a dead process released"),
+    "recovery.task": Event(WARNING, "settled, since its process has ended"),
+    "recovery.released": Event(WARNING, "request released by clean-up"),
     "recovery.orphan": Event(WARNING, "owner without a process record cleaned"),
     "recovery.resent": Event(WARNING, "waiting task was unknown to the lock service; sent again"),
     "recovery.failed": Event(ERROR, "clean-up step failed; the next clean-up repeats it"),

@@ -30,6 +30,10 @@ class ForeignValue(TaskLocksError):
     """A key of ours holds a value of another type; nothing was changed."""
 
 
+class NameInUse(TaskLocksError):
+    """A process that was promised to be the only one of its name is not."""
+
+
 class OwnerClosed(TaskLocksError):
     """This process was declared missing: it may not take, keep or release locks any more."""
 

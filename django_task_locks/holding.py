@@ -220,9 +220,16 @@ class _Demand:
                 f"{named}. Two such holders can wait for each other: give a timeout, or take what "
                 "both need in the outer one"
             )
+        wanted = [
+            f"{mode} {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+            for mode, names in (
+                ("exclusive", self.request.exclusive),
+                ("shared", self.request.shared),
+            )
+            if names
+        ]
         return LockTimeout(
-            f"not granted within {self._timeout:g} s: {', '.join(self.request.exclusive[:5])} "
-            f"exclusive, {', '.join(self.request.shared[:5])} shared. In the way: {named}",
+            f"not granted within {self._timeout:g} s: {' and '.join(wanted)}. In the way: {named}",
             blockers,
         )
 

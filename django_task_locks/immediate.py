@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 from threading import Thread
+from typing import Any
 
 from django.db import OperationalError, connections, router, transaction
 from django.db.utils import InterfaceError
@@ -15,7 +16,7 @@ from django_task_locks.exceptions import LockServiceUnavailable, OwnerClosed
 from django_task_locks.execution import Interrupted, Outcome
 from django_task_locks.locks.requests import Grant
 from django_task_locks.managers import DatabaseNow
-from django_task_locks.models import Task, reason
+from django_task_locks.models import Task, described, reason
 from django_task_locks.orders import lock_request
 from django_task_locks.states import State
 
@@ -79,11 +80,13 @@ class ImmediateRun:
 
     def _record(self, outcome: Outcome) -> None:
         execution.record(self.task, outcome)
+        fields: dict[str, Any] = {"reason": described(self.task.error)} if self.task.error else {}
         emit(
             "task.failed" if outcome.state == State.FAILED else "task.finished",
             task=self.task.pk,
             name=self.task.name,
             state=self.task.state,
+            **fields,
         )
 
     def _run(self) -> Outcome:

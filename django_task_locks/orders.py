@@ -116,6 +116,11 @@ class Order:
             raise InvalidTask(
                 f"max_attempts {attempts!r} of {name}: a whole number from 1 to 32,767 is accepted"
             )
+        if self.on_worker_loss == OnWorkerLoss.REQUEUE and attempts == 1:
+            raise InvalidTask(
+                f"on_worker_loss 'requeue' of {name} with max_attempts 1 leaves no other attempt: "
+                "give max_attempts=2 or more"
+            )
         group = self.task_group
         if group is not None and (not isinstance(group, TaskGroup) or group._state.adding):
             raise InvalidTask(f"task_group {group!r} of {name}: a saved TaskGroup is accepted")

@@ -48,6 +48,7 @@ def _release_ended(id: str, owner: str, report: Report) -> None:
             # Only while it is the queue's: a claim finds the row as it is, and releases.
             get_lock_manager().release(id, owner=owner)
             get_lock_manager().forget_entry(id, owner)
+            emit("recovery.released", request=id, owner=owner)
 
 
 # -- waiting tasks that never reached Redis --------------------------------------------------------

@@ -16,6 +16,7 @@ from django_task_locks import lock_files, reconciling
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
+from django_task_locks.exceptions import NameInUse
 from django_task_locks.locks.keys import QUEUE_OWNER
 from django_task_locks.managers import DatabaseNow, TaskQuerySet
 from django_task_locks.models import AppStatus, Task
@@ -85,11 +86,14 @@ def clean_predecessors(me: AppStatus, *, is_name_unique: bool) -> Report:
     One is dead for certain if its lock file is on this host and free, or if the operator promises
     that the name is used once at a time. Otherwise it is cleaned when its heartbeat is older than
     its TTL: now or by a later clean-up. A live process of the same name is never touched.
+
+    Raises NameInUse where a lock file on this host shows that the promise is broken.
     """
     report = Report()
     same_name = AppStatus.objects.using(_alias()).filter(name=me.name, app_type=me.app_type)
     for status in same_name.exclude(pk=me.pk):
         if is_name_unique:
+            _refuse_to_share(status)
             why = "restarted under the same name, which is used once at a time"
         elif lock_files.is_free(status.lock_file, status.owner):
             why = "restarted under the same name; its lock file is free"
@@ -101,6 +105,18 @@ def clean_predecessors(me: AppStatus, *, is_name_unique: bool) -> Report:
         emit("worker.predecessor", owner=status.owner, judged=why)
         _clean_process(status, report, why, is_certain=True)
     return report
+
+
+def _refuse_to_share(status: AppStatus) -> None:
+    # Executors end a moment after their killed supervisor.
+    for _ in range(30):
+        if not lock_files.is_held(status.lock_file, status.owner):
+            return
+        time.sleep(0.1)
+    raise NameInUse(
+        f"{status.name!r} was promised to be used by one process at a time, but {status.owner} "
+        f"(pid {status.pid}) of this host lives; stop that one, or use another name"
+    )
 
 
 def clean_incarnation(status: AppStatus, why: str) -> Report:
@@ -224,6 +240,11 @@ def _tasks() -> TaskQuerySet:
 
 
 # -- owners without a row --------------------------------------------------------------------------
+
+
+def is_owner(owner: str) -> bool:
+    """Whether this text names an owner, known or not."""
+    return _pk(owner) is not None and owner.rpartition("@")[0] != ""
 
 
 def _pk(owner: str) -> UUID | None:

@@ -71,7 +71,7 @@ def release(id: str, token: int | None = None, owner: str = "") -> None:
     try:
         item.send()
     except LockServiceUnavailable as error:
-        emit("release.postponed", task=id, error=error)
+        emit("release.postponed", request=id, error=error)
         postpone(item)
 
 
@@ -131,6 +131,6 @@ def _repeat() -> None:
             emit("recovery.failed", task=item.id, error=error, exc_info=True)
             _State.pending.popleft()
         else:
-            emit("release.repeated", task=item.id)
+            emit("release.repeated", request=item.id)
             _State.pending.popleft()
             delay = _FIRST_DELAY

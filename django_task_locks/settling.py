@@ -51,7 +51,8 @@ def settle_task(task: Task, why: str) -> bool:
             task.finish(State.FAILED, token=token, error=reason(why))
     except InvalidTransition:
         return False
-    emit("recovery.task", task=task.pk, name=task.name, state=task.state, reason=why)
+    kind = "task.canceled" if task.state == State.CANCELED else "recovery.task"
+    emit(kind, task=task.pk, name=task.name, state=task.state, reason=why)
     return True
 
 

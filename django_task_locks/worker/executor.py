@@ -192,7 +192,10 @@ class Executor:
             self._locks.requeue(str(id), owner=self._claimant.owner, token=token)
         else:
             self._done = releasing.Release(str(id), token)
-        emit("task.not_claimable", task=id, state=present.state if present else "deleted")
+        if present is None:
+            emit("task.unknown", task=id, prefix=self._locks.keys.prefix)
+        else:
+            emit("task.not_claimable", task=id, state=present.state)
         return None
 
     def _run(self, task: Task) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 from django.db.utils import InterfaceError
 
@@ -20,7 +21,7 @@ from django_task_locks import messages, presence, recovery
 from django_task_locks.conf import Settings, get_settings
 from django_task_locks.connections import close_connections, get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import LockServiceUnavailable, TaskLocksError
+from django_task_locks.exceptions import LockServiceUnavailable, NameInUse, TaskLocksError
 from django_task_locks.models import AppStatus
 from django_task_locks.presence import Presence
 from django_task_locks.worker.children import Children, Exit, Guard
@@ -111,7 +112,7 @@ class Supervisor:
     def _begin(self) -> None:
         try:
             get_lock_manager().owners()
-        except LockServiceUnavailable as error:
+        except (TaskLocksError, ImproperlyConfigured) as error:
             raise CannotStart(f"{error} Start it, or see TASK_LOCKS['redis'].") from error
         try:
             self._incarnate()
@@ -124,6 +125,11 @@ class Supervisor:
                 "run manage.py migrate first."
             ) from error
         except LockServiceUnavailable as error:
+            raise CannotStart(str(error)) from error
+        except NameInUse as error:
+            with suppress(*_UNAVAILABLE):
+                self._heartbeat.stop()
+                presence.withdraw(self._presence)
             raise CannotStart(str(error)) from error
         for step in report.failures:
             emit("recovery.failed", subject=step.subject, error=step.error)

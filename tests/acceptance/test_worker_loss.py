@@ -301,3 +301,20 @@ def test_the_options_of_a_worker_are_checked() -> None:
         assert ended.returncode == 1
         assert arguments[0] in ended.stderr
         assert "Traceback" not in ended.stderr
+
+
+def test_a_unique_name_beside_a_live_worker_of_this_host_is_refused(
+    workers: Workers, locks: LockManager, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    first = workers.start("--name", "pod-0", "--unique-name")
+    task = dispatch(tasks.record_until, ["first", str(gate)], exclusive=["r"])
+    running(task)
+    second = workers.launch("--name", "pod-0", "--unique-name")
+    assert second.wait() == 1
+    assert f"(pid {first.pid}) of this host lives" in second.log()
+    assert "Traceback" not in second.log()
+    assert AppStatus.objects.filter(name="pod-0").count() == 1
+    gate.touch()
+    wait_for_state(task, State.COMPLETED)
+    assert_nothing_is_left(locks)

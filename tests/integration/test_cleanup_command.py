@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_task_locks import dispatch
+from django_task_locks.ids import uuid7
 from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.requests import Claimant
 from django_task_locks.models import AppStatus, Task
@@ -168,8 +169,14 @@ def test_owner_alone_is_cleaned(locks: LockManager, lost: HandWorker) -> None:
 def test_owner_that_there_is_not_is_nothing_to_do(locks: LockManager, lost: HandWorker) -> None:
     before = everything(locks)
 
-    assert steps("--owner", "nobody@1") == []
+    assert steps("--owner", f"nobody@{uuid7()}") == []
     assert everything(locks) == before
+
+
+@pytest.mark.parametrize("owner", ["nobody", "nobody@1", "@", ""])
+def test_owner_that_is_none_is_refused(owner: str, locks: LockManager) -> None:
+    with pytest.raises(CommandError, match="<name>@<id> is accepted"):
+        steps("--owner", owner)
 
 
 def test_failure_is_told_and_ends_with_status_1(locks: LockManager, lost: HandWorker) -> None:

@@ -463,6 +463,11 @@ class LockMachine(RuleBasedStateMachine):
 
     # -- processes -----------------------------------------------------------------------------
 
+    @rule(data=st.data(), name=st.sampled_from(NAMES))
+    def replace_executor(self, data: st.DataObject, name: str) -> None:
+        """One has died, whatever it held, and the next generation takes its slot."""
+        self.retire(data, f"{name}@{self.incarnations[name]}")
+
     @rule(data=st.data(), is_declared_missing=st.booleans())
     def die(self, data: st.DataObject, is_declared_missing: bool) -> None:
         """The process is gone, whatever it held, and another goes by its name."""
@@ -494,7 +499,8 @@ class LockMachine(RuleBasedStateMachine):
         getattr(self, of_process)(data, owner)
 
     def retire(self, data: st.DataObject, owner: str) -> None:
-        number = data.draw(st.sampled_from((0, 1)), label="slot")
+        numbers = sorted(self.model.slots.get(owner, {})) or [0, 1]
+        number = data.draw(st.sampled_from(numbers), label="slot")
         generation = self.generations.get((owner, number), 1)
         process = model.Process(owner, TTL, (number, generation))
         for _ in self.repetitions(data):

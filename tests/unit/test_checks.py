@@ -136,3 +136,21 @@ print(json.dumps([message.id for message in checks.run_checks(tags=["django_task
     output = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment)
 
     assert json.loads(output) == ([] if has_redis else ["django_task_locks.E002"])
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("redis://user:secret@h:abc/0", "h:abc/0"),
+        ("unix://nope.sock", "no path is named"),
+        ("embedded://", "embedded://<directory>"),
+    ],
+)
+def test_E002_url_that_leads_nowhere(url: str, part: str, settings: Settings) -> None:
+    settings.TASK_LOCKS = {"redis": url}
+
+    ((id, message),) = found()
+
+    assert id == "django_task_locks.E002"
+    assert part in message
+    assert "secret" not in message

@@ -5,11 +5,12 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from django_task_locks import recovery
-from django_task_locks.exceptions import LockServiceUnavailable
+from django_task_locks.exceptions import TaskLocksError
 from django_task_locks.reports import Report
 
 
@@ -28,11 +29,15 @@ class Command(BaseCommand):
         parser.add_argument("--format", choices=["table", "json"], default="table")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["owner"] is not None and not recovery.is_owner(options["owner"]):
+            raise CommandError(
+                f"--owner {options['owner']!r}: <name>@<id> is accepted, as --dry-run prints it"
+            )
         try:
             report = recovery.clean_up(
                 owner=options["owner"], dry_run=options["dry_run"], second_look=True
             )
-        except LockServiceUnavailable as error:
+        except (TaskLocksError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from None
         except DatabaseError as error:
             raise CommandError(
