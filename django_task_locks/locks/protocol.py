@@ -7,6 +7,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from redis.exceptions import (
     BusyLoadingError,
+    ClusterDownError,
     ConnectionError,
     MasterDownError,
     OutOfMemoryError,
@@ -14,6 +15,7 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
     TimeoutError,
+    TryAgainError,
 )
 
 from django_task_locks.exceptions import (
@@ -47,25 +49,20 @@ MAX_REPORTED = 10
 CLOSED_KEPT_SECONDS = 30 * 24 * 3600
 _CONTROL_KEPT_SECONDS = 3600
 _CONTROL_MOST = 10_000
+_SHORTEST_WAIT = 0.001  # 0 would wait for ever
 
 _UNAVAILABLE = (
     ConnectionError,
     TimeoutError,
     BusyLoadingError,
+    ClusterDownError,
     MasterDownError,
     OutOfMemoryError,
     ReadOnlyError,
+    TryAgainError,
 )
 # Replies by which a server says that it cannot serve now; redis-py has no class for these.
-_UNAVAILABLE_REPLIES = (
-    "BUSY",
-    "MISCONF",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "NOREPLICAS",
-    "TRYAGAIN",
-    "UNBLOCKED",
-)
+_UNAVAILABLE_REPLIES = ("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +331,10 @@ def inspect_resource(name: str) -> Call[ResourceInfo]:
 def wait_for_ready(keys: Keys, lanes: Iterable[str], timeout: float) -> Commands[bool]:
     wakes = (keys.wake(""), *(keys.wake(lane) for lane in lanes))
     return Commands(
-        "wait_for_ready", wakes, [("BZPOPMIN", *wakes, timeout)], lambda replies: bool(replies[0])
+        "wait_for_ready",
+        wakes,
+        [("BZPOPMIN", *wakes, max(timeout, _SHORTEST_WAIT))],
+        lambda replies: bool(replies[0]),
     )
 
 
@@ -342,7 +342,7 @@ def wait_for_grant(keys: Keys, id: str, timeout: float) -> Commands[bool]:
     return Commands(
         "wait_for_grant",
         [keys.grant(id)],
-        [("BLPOP", keys.grant(id), timeout)],
+        [("BLPOP", keys.grant(id), max(timeout, _SHORTEST_WAIT))],
         lambda replies: bool(replies[0]),
     )
 

@@ -10,7 +10,7 @@ from django_task_locks.locks.keys import queue_owner
 from django_task_locks.locks.resources import normalized, resource_names
 
 _QUEUE = re.compile(r"\S{1,100}")
-_SLOT = re.compile(r"\d{1,6}\.\d{1,15}")
+_SLOT = re.compile(r"[0-9]{1,6}\.[0-9]{1,15}")
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 

@@ -304,6 +304,13 @@ class TestLanes:
         executor.claim()
         assert executor.version == version
 
+    def test_anybody_may_look_at_them(self, manager: LockManager) -> None:
+        lane = Lane(queue="bulk", versions={"app": "2"})
+        assert manager.lanes() == {}
+        manager.request(task("a"))
+        manager.request(task("b", lane=lane))
+        assert manager.lanes() == {"default": Lane(), lane.name: lane}
+
     def test_a_blocked_try_makes_no_lane(self, manager: LockManager) -> None:
         manager.request(hold("a", "r"))
         manager.try_request(task("b", "r", lane=Lane(queue="new")))

@@ -268,10 +268,19 @@ class TestSentBack:
         (KEYS.wake("default"), lambda locks: locks.wait_for_ready(["default"], 0.001)),
         (KEYS.grant("a"), lambda locks: locks.wait_for_grant("a", 0.001)),
         (KEYS.owners, lambda locks: locks.owners()),
+        (KEYS.lanes, lambda locks: locks.lanes()),
         (KEYS.owner(WEB.owner), lambda locks: locks.registry(WEB.owner)),
         (KEYS.control(WEB.owner), lambda locks: locks.send(WEB.owner, "cancel a")),
     ],
-    ids=["wait_for_ready", "... in a lane", "wait_for_grant", "owners", "registry", "send"],
+    ids=[
+        "wait_for_ready",
+        "in a lane",
+        "wait_for_grant",
+        "owners",
+        "lanes",
+        "registry",
+        "send",
+    ],
 )
 def test_plain_commands_name_the_key_too(
     manager: LockManager, redis_client: Redis, key: str, ask: Callable[[LockManager], object]

@@ -231,6 +231,13 @@ class TestSuspect:
         seconds, _ = manager.suspect(WEB.owner)
         assert 5 <= seconds < 60
 
+    def test_one_that_nobody_asked_about_for_a_month_is_forgotten(
+        self, manager: LockManager, redis_client: Redis, keys: Keys
+    ) -> None:
+        redis_client.zadd(keys.suspects, {"long ago@1": 1_000_000_000_000})
+        manager.suspect(WEB.owner)
+        assert redis_client.zrange(keys.suspects, 0, -1) == [WEB.owner.encode()]
+
     def test_it_tells_the_ttl_that_the_owner_had(self, manager: LockManager) -> None:
         manager.request(hold("a", "r"))
         assert manager.suspect(WEB.owner)[1] == WEB.ttl
