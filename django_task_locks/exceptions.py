@@ -26,6 +26,16 @@ class LockServiceUnavailable(TaskLocksError):
     """The lock service (Redis or Valkey) cannot serve; what was asked of it may have happened."""
 
 
+class DatabaseUnavailable(TaskLocksError):
+    """The database cannot be used."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"The database cannot be used: {str(error).strip()}. See DATABASES; if it is new, run "
+            "manage.py migrate first."
+        )
+
+
 class ForeignValue(TaskLocksError):
     """A key of ours holds a value of another type; nothing was changed."""
 

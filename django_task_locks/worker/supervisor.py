@@ -21,7 +21,12 @@ from django_task_locks import messages, presence, recovery
 from django_task_locks.conf import Settings, get_settings
 from django_task_locks.connections import close_connections, get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import LockServiceUnavailable, NameInUse, TaskLocksError
+from django_task_locks.exceptions import (
+    DatabaseUnavailable,
+    LockServiceUnavailable,
+    NameInUse,
+    TaskLocksError,
+)
 from django_task_locks.models import AppStatus
 from django_task_locks.presence import Presence
 from django_task_locks.worker.children import Children, Exit, Guard
@@ -120,10 +125,7 @@ class Supervisor:
                 self._presence.status, is_name_unique=self._options.is_name_unique
             )
         except (DatabaseError, InterfaceError) as error:
-            raise CannotStart(
-                f"The database cannot be used: {str(error).strip()}. See DATABASES; if it is new, "
-                "run manage.py migrate first."
-            ) from error
+            raise CannotStart(str(DatabaseUnavailable(error))) from error
         except LockServiceUnavailable as error:
             raise CannotStart(str(error)) from error
         except NameInUse as error:

@@ -6,15 +6,16 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from django_task_locks import recovery
-from django_task_locks.exceptions import TaskLocksError
+from django_task_locks.exceptions import DatabaseUnavailable, TaskLocksError
+from django_task_locks.management.base import DatabaseCommand
 from django_task_locks.reports import Report
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = (
         "Finds and releases what missing processes and owners without a record left behind, and "
         "sends waiting tasks that the lock service does not know. Safe beside live workers. Exit "
@@ -40,10 +41,7 @@ class Command(BaseCommand):
         except (TaskLocksError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from None
         except DatabaseError as error:
-            raise CommandError(
-                f"The database cannot be used: {str(error).strip()}. See DATABASES; if it is new, "
-                "run manage.py migrate first."
-            ) from None
+            raise CommandError(str(DatabaseUnavailable(error))) from None
         if options["format"] == "json":
             self.stdout.write(json.dumps([asdict(step) for step in report.steps], indent=2))
         else:

@@ -4,16 +4,17 @@ import logging
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_task_locks.exceptions import InvalidTask
 from django_task_locks.locks.requests import validated_queue
+from django_task_locks.management.base import DatabaseCommand
 from django_task_locks.presence import default_name
 from django_task_locks.worker.executor import Orders
 from django_task_locks.worker.supervisor import CannotStart, Options, Supervisor
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     help = (
         "Runs tasks until SIGTERM or SIGHUP (finishes what runs) or SIGINT (gives it "
         "TASK_LOCKS['shutdown_grace'] seconds, then aborts it)."
