@@ -1,6 +1,7 @@
 """Immediate tasks: run in the process that dispatches them, if their resources are free."""
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any
@@ -96,13 +97,10 @@ class ImmediateRun:
             return execution.with_connections_left(execution.run(self.task, drive), before)
         # In the caller's transaction: what the body wrote goes if it fails, and a database error
         # in it leaves the caller able to go on.
-        try:
-            with transaction.atomic(using=self.alias):
-                outcome = execution.run(self.task, drive)
-                if outcome.state != State.COMPLETED:
-                    raise _Undo
-        except _Undo:
-            pass
+        with suppress(_Undo), transaction.atomic(using=self.alias):
+            outcome = execution.run(self.task, drive)
+            if outcome.state != State.COMPLETED:
+                raise _Undo
         return outcome
 
 

@@ -214,18 +214,19 @@ class Executor:
 
     def _outcome(self, task: Task) -> Outcome:
         signals = self._signals
-        outcome = None
+        outcome, has_ended_by_itself = None, False
         try:
             self._board.set_task(self._slot, task.pk.bytes, Board.BODY)
             signals.in_body = True
             if task.state != State.CANCELING and not self._is_to_stop():
                 outcome = execution.run(task, _drive)
+            has_ended_by_itself = signals.in_body  # or it has caught the interrupt
             signals.in_body = False
         except Interrupted:
-            pass
+            has_ended_by_itself = False
         if os.getpid() != self._pid:
             os._exit(0)  # a fork that the body made and that has come back here
-        if outcome is None or self._is_to_stop():
+        if outcome is None or not has_ended_by_itself:
             # Threads and programs of the body may go on. The supervisor records the end, and
             # releases, when this process and its group are gone.
             sys.stdout.flush()

@@ -113,3 +113,18 @@ def test_workers_that_come_and_go_lose_no_task(workers: Workers, locks: LockMana
     assert {task.state for task in wait_until_final(dispatched)} == {State.COMPLETED}
     assert Run.objects.count() == 40, "each ran once"
     assert_nothing_is_left(locks)
+
+
+def test_the_outcome_of_a_body_that_ends_by_itself_is_not_lost_to_an_abort(
+    worker: Worker, locks: LockManager, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    task = dispatch(tasks.deaf_until, ["done", str(gate)], exclusive=["r"])
+    wait_until(lambda: Run.objects.count() == 1)
+    worker.send(signal.SIGINT)
+    worker.wait_for_log("aborting")
+    gate.touch()
+    assert worker.wait() == 0
+    ended = refreshed(task)
+    assert (ended.state, ended.result) == (State.COMPLETED, "done")
+    assert_nothing_is_left(locks)

@@ -196,3 +196,10 @@ def nest_and_tidy_up(path: str) -> None:
 
 async def acount_books() -> int:
     return await Book.objects.acount()
+
+
+def deaf_until(label: str, path: str) -> str:
+    """Does not hear of being stopped, and ends by itself when a file appears."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    record_until(label, path)
+    return label
