@@ -16,21 +16,27 @@ from django.core.signals import setting_changed
 
 from django_task_locks.locks.keys import Keys
 
-URL_SCHEMES = ("redis", "rediss", "unix", "embedded")
+CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
+URL_SCHEMES = ("redis", "rediss", "unix", *CLUSTER_SCHEMES, "embedded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What TASK_LOCKS says; all durations are seconds.
 
-    redis                 alias of a django-redis cache, or a URL: redis://, rediss://, unix://, or
-                          embedded://<directory> for a server of its own in development
+    redis                 alias of a django-redis cache, or a URL: redis://, rediss://, unix://,
+                          redis+cluster://host:port,host:port, or embedded://<directory> for a
+                          server of its own in development
     prefix                first part of every Redis key; two deployments on one server differ in it
     ttl                   so long without a heartbeat makes a process missing
     heartbeat_interval    time between two heartbeats; a third of the TTL at most (default: a sixth)
     cleanup_interval      time between two periodic clean-ups (default: the TTL)
     shutdown_grace        time that running tasks get at SIGINT before they are aborted
     immediate_time_limit  time that an immediate coroutine may take; None for no limit
+    connect_timeout       time that a connection to Redis may take to be made
+    reply_timeout         time that an answer of Redis may take
+    retries               how often an operation is sent again whose connection broke; after these
+                          Redis counts as unavailable
     run_dir               directory of the lock files that tell whether a process of this host lives
     """
 
@@ -41,6 +47,9 @@ class Settings:
     cleanup_interval: float = 30.0
     shutdown_grace: float = 10.0
     immediate_time_limit: float | None = 5.0
+    connect_timeout: float = 3.0
+    reply_timeout: float = 5.0
+    retries: int = 2
     run_dir: str = ""
 
 
@@ -81,6 +90,15 @@ def _seconds(low: float, high: float, *, optional: bool = False) -> Callable[[An
     return check
 
 
+def _count(most: int) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:
+            return None
+        return f"a whole number from 0 to {most} is accepted"
+
+    return check
+
+
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "redis": _redis,
     "prefix": _prefix,
@@ -89,6 +107,9 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "cleanup_interval": _seconds(0.1, 86_400),
     "shutdown_grace": _seconds(0, 86_400),
     "immediate_time_limit": _seconds(0.001, 86_400, optional=True),
+    "connect_timeout": _seconds(0.01, 600),
+    "reply_timeout": _seconds(0.01, 600),
+    "retries": _count(100),
     "run_dir": _path,
 }
 

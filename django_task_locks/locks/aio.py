@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import ReadOnlyError, RedisError
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import NoScriptError, ReadOnlyError
 
 from django_task_locks.locks import protocol, scripts
 from django_task_locks.locks.keys import Keys
-from django_task_locks.locks.protocol import Argument, Call, Commands
+from django_task_locks.locks.protocol import Call, Commands
 from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
@@ -24,6 +25,7 @@ from django_task_locks.locks.requests import (
     ResourceInfo,
     Waiting,
 )
+from django_task_locks.locks.transport import Command, Script
 
 R = TypeVar("R")
 
@@ -31,24 +33,24 @@ R = TypeVar("R")
 class AsyncLockManager:
     """As `LockManager`, method by method; the same scripts, arguments, replies and errors.
 
-    client  a redis.asyncio.Redis of the event loop in which the manager is used
+    client  a redis.asyncio.Redis or RedisCluster of the event loop in which the manager is used
 
     A method that is canceled may have taken effect: ask again by id, or release.
     """
 
     def __init__(
         self,
-        client: Redis,
+        client: Redis | RedisCluster,
         prefix: str = "task_locks",
         endpoint: str = "Redis",
         *,
         batch: int = scripts.BATCH,
     ) -> None:
-        self.client = client
+        self.client: Any = client  # the two have no base in common
         self.keys = Keys(prefix)
         self.endpoint = endpoint
         self._scripts = {
-            name: client.register_script(scripts.source(name, self.keys, batch))
+            name: Script(scripts.source(name, self.keys, batch), self.keys.anchor)
             for name in scripts.OPERATIONS
         }
 
@@ -157,33 +159,39 @@ class AsyncLockManager:
     async def _run(self, call: Call[R]) -> R:
         script = self._scripts[call.script]
         try:
-            reply = await _heeding_cancel(script(keys=[self.keys.anchor], args=call.arguments))
-        except RedisError as error:
+            try:
+                reply = await self._reply(script.by_digest(call.arguments))
+            except NoScriptError:
+                reply = await self._reply(script.by_source(call.arguments))
+        except protocol.ERRORS as error:
             await self._refuse(error, call.script)
         return protocol.read_reply(call, reply)
 
     async def _send(self, commands: Commands[R]) -> R:
         try:
-            replies = await _heeding_cancel(self._replies(commands.commands))
-        except RedisError as error:
+            if len(commands.commands) == 1:
+                replies = [await self._reply(commands.commands[0])]
+            else:
+                replies = await self._replies(commands.commands)
+        except protocol.ERRORS as error:
             await self._refuse(error, commands.operation, commands.keys)
         return commands.parse(replies)
 
-    async def _refuse(
-        self, error: RedisError, operation: str, keys: Sequence[str] = ()
-    ) -> NoReturn:
-        if isinstance(error, ReadOnlyError):
+    async def _refuse(self, error: Exception, operation: str, keys: Sequence[str] = ()) -> NoReturn:
+        if isinstance(error, ReadOnlyError) and isinstance(self.client, Redis):
             # The server is no master any more: new connections may lead to the one that is.
             await self.client.connection_pool.disconnect()
         protocol.raise_translated(error, operation, self.endpoint, keys)
 
-    async def _replies(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
-        if len(commands) == 1:
-            return [await self.client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]
+    async def _reply(self, command: Command) -> Any:
+        return await _heeding_cancel(self.client.execute_command(*command))
+
+    async def _replies(self, commands: Sequence[Command]) -> list[Any]:
         pipeline = self.client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
-        return await pipeline.execute()
+        replies: list[Any] = await _heeding_cancel(pipeline.execute())
+        return replies
 
 
 async def _heeding_cancel(call: Awaitable[R]) -> R:

@@ -1,6 +1,6 @@
 """Every Redis key of the lock manager, named and explained here and nowhere else.
 
-The scripts receive these names as Lua constants (`lua_constants`), so no script spells a key.
+The scripts receive these names as literals (`lua_literals`), so no script spells a key.
 """
 
 import re
@@ -14,14 +14,16 @@ class Keys:
     """The keys under one prefix. All share the hash tag `{prefix}`, hence one cluster slot.
 
     ============================  ======  ========================================================
-    request:<id>                  HASH    owner, queue, lane, score, token, state, slot, since and
-                                          resources by mode (x, s: JSON lists) of one request
+    request:<id>                  HASH    state, score, owner, since of one request; where not empty
+                                          token, queue and lane (of a task), slot, label, resources
+                                          by mode (x, s: JSON lists)
     lock:<resource>               STRING  the exclusive holder's id, or
                                   SET     the shared holders' ids (granted ones included)
-    wait:x:<res>, wait:s:<res>    ZSET    waiting ids by score, exclusive and shared
+    wait:all:<resource>           ZSET    waiting ids by score
+    wait:x:<resource>             ZSET    those of them that wait for exclusive access
     owner:<owner>                 SET     the registry: ids of what this owner holds or waits for;
                                           `queue/<queue>` for tasks that no process has claimed
-    owners                        HASH    process owner to its TTL in seconds
+    owners                        HASH    process owner to its TTL in seconds, negative once closed
     slot:<owner>                  HASH    executor slot number to the one id it holds, and
                                           `generation:<number>` to the slot's generation
     closed                        ZSET    owners declared dead, by time in ms; scripts refuse them
@@ -36,7 +38,7 @@ class Keys:
     leader:<job>                  STRING  who does a job that one process at a time may do
     unsettled                     HASH    resource to the score from which on its waiters are still
                                           to be examined after a release
-    seq, token                    STRING  counters: order of arrival, fencing
+    seq                           STRING  counter: order of arrival, and fencing tokens
     ============================  ======  ========================================================
     """
 
@@ -58,10 +60,6 @@ class Keys:
     @property
     def seq(self) -> str:
         return self.base + "seq"
-
-    @property
-    def token(self) -> str:
-        return self.base + "token"
 
     @property
     def owners(self) -> str:
@@ -89,11 +87,11 @@ class Keys:
     def lock(self, resource: str) -> str:
         return f"{self.base}lock:{resource}"
 
+    def wait(self, resource: str) -> str:
+        return f"{self.base}wait:all:{resource}"
+
     def wait_exclusive(self, resource: str) -> str:
         return f"{self.base}wait:x:{resource}"
-
-    def wait_shared(self, resource: str) -> str:
-        return f"{self.base}wait:s:{resource}"
 
     def owner(self, owner: str) -> str:
         return f"{self.base}owner:{owner}"
@@ -116,11 +114,12 @@ class Keys:
     def leader(self, job: str) -> str:
         return f"{self.base}leader:{job}"
 
-    def lua_constants(self) -> str:
-        """Lua source that defines a constant for each key; families end where the name begins."""
+    def lua_literals(self) -> dict[str, str]:
+        """By the name that stands for it in the scripts, each key as a Lua literal; families end
+        where the name begins.
+        """
         names = {
             "SEQ": self.seq,
-            "TOKEN": self.token,
             "OWNERS": self.owners,
             "CLOSED": self.closed,
             "SUSPECTS": self.suspects,
@@ -128,8 +127,8 @@ class Keys:
             "UNSETTLED": self.unsettled,
             "REQUEST": self.request(""),
             "LOCK": self.lock(""),
+            "WAIT": self.wait(""),
             "WAIT_X": self.wait_exclusive(""),
-            "WAIT_S": self.wait_shared(""),
             "OWNER": self.owner(""),
             "SLOT": self.slot(""),
             "READY": self.ready(""),
@@ -138,7 +137,7 @@ class Keys:
             "GRANT": self.grant(""),
             "QUEUE": queue_owner(""),
         }
-        return "".join(f"local {name} = '{key}'\n" for name, key in names.items())
+        return {name: f"'{key}'" for name, key in names.items()}
 
 
 QUEUE_OWNER = "queue/"

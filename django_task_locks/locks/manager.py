@@ -1,10 +1,11 @@
 """LockManager: the operations on locks, on a synchronous client."""
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from redis import Redis
-from redis.exceptions import ReadOnlyError, RedisError
+from redis.cluster import RedisCluster
+from redis.exceptions import ReadOnlyError
 
 from django_task_locks.locks import protocol, scripts
 from django_task_locks.locks.keys import Keys
@@ -23,6 +24,7 @@ from django_task_locks.locks.requests import (
     ResourceInfo,
     Waiting,
 )
+from django_task_locks.locks.transport import ClientTransport, ClusterTransport, Script, Transport
 
 R = TypeVar("R")
 
@@ -38,8 +40,8 @@ class LockManager:
     (nothing was changed then). Operations of a process raise OwnerClosed after it was declared
     missing and StaleSlot after its slot was given to a successor.
 
-    client    a redis.Redis with or without decode_responses; its socket timeout must be longer than
-              any `wait_for_...` that is asked of it
+    client    a redis.Redis or RedisCluster, with or without decode_responses, whose socket timeout
+              must be longer than any `wait_for_...` that is asked of it; or a `Transport`
     prefix    two managers with different prefixes never meet
     endpoint  how messages name the server (never with a password)
     batch     most waiters that one call to the server examines
@@ -47,19 +49,24 @@ class LockManager:
 
     def __init__(
         self,
-        client: Redis,
+        client: Redis | RedisCluster | Transport,
         prefix: str = "task_locks",
         endpoint: str = "Redis",
         *,
         batch: int = scripts.BATCH,
     ) -> None:
-        self.client = client
         self.keys = Keys(prefix)
         self.endpoint = endpoint
         self._scripts = {
-            name: client.register_script(scripts.source(name, self.keys, batch))
+            name: Script(scripts.source(name, self.keys, batch), self.keys.anchor)
             for name in scripts.OPERATIONS
         }
+        self.transport = _transport(client)
+
+    @property
+    def client(self) -> Any:
+        """A redis.Redis or RedisCluster that leads to the same server."""
+        return self.transport.client
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -215,28 +222,29 @@ class LockManager:
         return Ended(ended.status, granted)
 
     def _run(self, call: Call[R]) -> R:
-        script = self._scripts[call.script]
         try:
-            reply = script(keys=[self.keys.anchor], args=call.arguments)
-        except RedisError as error:
+            reply = self.transport.run(self._scripts[call.script], call.arguments)
+        except protocol.ERRORS as error:
             self._refuse(error, call.script)
         return protocol.read_reply(call, reply)
 
     def _send(self, commands: Commands[R]) -> R:
         try:
-            if len(commands.commands) == 1:
-                replies = [self.client.execute_command(*commands.commands[0])]  # type: ignore[no-untyped-call]
-            else:
-                pipeline = self.client.pipeline(transaction=False)
-                for command in commands.commands:
-                    pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-                replies = pipeline.execute()
-        except RedisError as error:
+            replies = self.transport.send(commands.commands)
+        except protocol.ERRORS as error:
             self._refuse(error, commands.operation, commands.keys)
         return commands.parse(replies)
 
-    def _refuse(self, error: RedisError, operation: str, keys: Sequence[str] = ()) -> NoReturn:
+    def _refuse(self, error: Exception, operation: str, keys: Sequence[str] = ()) -> NoReturn:
         if isinstance(error, ReadOnlyError):
             # The server is no master any more: new connections may lead to the one that is.
-            self.client.connection_pool.disconnect()
+            self.transport.drop_connections()
         protocol.raise_translated(error, operation, self.endpoint, keys)
+
+
+def _transport(client: Redis | RedisCluster | Transport) -> Transport:
+    if isinstance(client, Transport):
+        return client
+    if isinstance(client, RedisCluster):
+        return ClusterTransport(lambda: client)
+    return ClientTransport(client)

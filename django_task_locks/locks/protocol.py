@@ -12,6 +12,7 @@ from redis.exceptions import (
     MasterDownError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,
@@ -51,6 +52,9 @@ _CONTROL_KEPT_SECONDS = 3600
 _CONTROL_MOST = 10_000
 _SHORTEST_WAIT = 0.001  # 0 would wait for ever
 
+# All that a client raises for a server's answer or silence; the two have no base in common.
+ERRORS = (RedisError, RedisClusterException)
+
 _UNAVAILABLE = (
     ConnectionError,
     TimeoutError,
@@ -60,6 +64,7 @@ _UNAVAILABLE = (
     OutOfMemoryError,
     ReadOnlyError,
     TryAgainError,
+    RedisClusterException,  # no node of the cluster can be reached
 )
 # Replies by which a server says that it cannot serve now; redis-py has no class for these.
 _UNAVAILABLE_REPLIES = ("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED")
@@ -82,6 +87,12 @@ class Commands(Generic[R]):
     keys: Sequence[str]
     commands: Sequence[tuple[Argument, ...]]
     parse: Callable[[list[Any]], R]
+
+
+def _mapping(reply: Any) -> dict[str, str]:
+    """A hash, which comes as a map by RESP3 or of a client, else as a flat list."""
+    pairs = reply.items() if isinstance(reply, dict) else zip(*[iter(reply)] * 2, strict=True)
+    return {text(name): text(value) for name, value in pairs}
 
 
 def text(value: Any) -> str:
@@ -113,7 +124,7 @@ def _raise_foreign(key: str, operation: str) -> NoReturn:
 
 
 def raise_translated(
-    error: RedisError, operation: str, endpoint: str, keys: Sequence[str] = ()
+    error: Exception, operation: str, endpoint: str, keys: Sequence[str] = ()
 ) -> NoReturn:
     """Raises LockServiceUnavailable where the server cannot be reached or cannot serve,
     ForeignValue where one of the keys is of another type; else the error as it is.
@@ -148,17 +159,14 @@ def try_request(request: LockRequest) -> Call[Grant | Waiting | Blocked]:
 
 
 def _request_arguments(request: LockRequest, mode: str) -> list[Argument]:
-    claimant = request.claimant
+    claimant, lane = request.claimant, request.lane
     return [
         request.id,
         mode,
         request.owner,
         claimant.slot if claimant else "",
-        "1" if claimant else "0",
         claimant.ttl if claimant else "",
-        request.lane.queue,
-        request.lane.name,
-        request.lane.description,
+        *(("", "", "") if claimant else (lane.queue, lane.name, lane.description)),
         request.priority,
         request.label,
         len(request.exclusive),
@@ -253,7 +261,7 @@ def suspect(owner: str) -> Call[tuple[float, float | None]]:
     return Call(
         "suspect",
         [owner],
-        lambda reply: (int(reply[1]) / 1000, float(reply[2]) if reply[2] else None),
+        lambda reply: (int(reply[1]) / 1000, abs(float(reply[2])) if reply[2] else None),
     )
 
 
@@ -286,8 +294,8 @@ def inspect_request(id: str) -> Call[RequestInfo | None]:
             token=int(token) if token else None,
             since=int(since) / 1000,
             label=label,
-            exclusive=tuple(json.loads(exclusive)),
-            shared=tuple(json.loads(shared)),
+            exclusive=tuple(json.loads(exclusive or "[]")),
+            shared=tuple(json.loads(shared or "[]")),
             blockers=_blockers(reply[12:]),
         )
 
@@ -352,7 +360,7 @@ def owners(keys: Keys) -> Commands[dict[str, float]]:
         "owners",
         [keys.owners],
         [("HGETALL", keys.owners)],
-        lambda replies: {text(owner): float(ttl) for owner, ttl in replies[0].items()},
+        lambda replies: {owner: abs(float(ttl)) for owner, ttl in _mapping(replies[0]).items()},
     )
 
 
@@ -362,9 +370,9 @@ def lanes(keys: Keys) -> Commands[dict[str, Lane]]:
         [keys.lanes],
         [("HGETALL", keys.lanes)],
         lambda replies: {
-            text(name): Lane.from_description(text(description))
-            for name, description in replies[0].items()
-            if text(name)
+            name: Lane.from_description(description)
+            for name, description in _mapping(replies[0]).items()
+            if name
         },
     )
 

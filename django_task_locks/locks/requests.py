@@ -94,7 +94,7 @@ class LockRequest:
     exclusive: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     priority: int = 0
-    lane: Lane = field(default_factory=Lane)
+    lane: Lane = Lane()
     claimant: Claimant | None = None
     label: str = ""
 

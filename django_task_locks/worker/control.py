@@ -1,10 +1,10 @@
 """The control channel: messages to this worker, read without a thread and without polling."""
 
-from redis.exceptions import RedisError
+from redis.connection import AbstractConnection
 
 from django_task_locks.connections import new_lock_manager
 from django_task_locks.locks import LockManager
-from django_task_locks.locks.protocol import text
+from django_task_locks.locks.protocol import ERRORS, text
 from django_task_locks.worker.guard import now
 
 _MARGIN = 5.0
@@ -21,7 +21,7 @@ class ControlChannel:
         self._wait = max(1.0, longest_wait)
         self._manager: LockManager = new_lock_manager(longest_wait=self._wait)
         self._key = self._manager.keys.control(owner)
-        self._connection = self._manager.client.connection_pool.make_connection()
+        self._connection: AbstractConnection | None = None
         self._is_pending = False
         self._asked_at = 0.0
         self._retry_at = 0.0
@@ -32,28 +32,35 @@ class ControlChannel:
         """
         if not self._is_pending and now() >= self._retry_at:
             try:
-                self._connection.send_command("BLPOP", self._key, self._wait)  # type: ignore[no-untyped-call]
+                self._connection = self._connection or self._manager.transport.connection_to(
+                    self._key
+                )
+                self._connection.send_command("BLPOP", self._key, self._wait)
                 self._is_pending, self._asked_at = True, now()
-            except (RedisError, OSError):
+            except (*ERRORS, OSError):
                 self._drop()
         elif self._is_pending and now() - self._asked_at > self._wait + _MARGIN:
             self._drop()
         if not self._is_pending:
             return None
-        return int(self._connection._sock.fileno())  # type: ignore[attr-defined]
+        return int(self._connection._sock.fileno())  # type: ignore[union-attr]
 
     def read(self) -> str | None:
         """The message that has come, None if the wait has only ended. Call when readable."""
+        if self._connection is None:
+            return None
         try:
             reply = self._connection.read_response()
             self._is_pending = False
-        except (RedisError, OSError):
+        except (*ERRORS, OSError):
             self._drop()
             return None
         return text(reply[1]) if reply else None
 
     def close(self) -> None:
-        self._connection.disconnect()  # type: ignore[no-untyped-call]
+        if self._connection is not None:
+            self._connection.disconnect()
+        self._connection = None
         self._is_pending = False
 
     def _drop(self) -> None:

@@ -92,7 +92,7 @@ class Heartbeat:
                     return
         finally:
             connections.close_all()
-            self._locks.client.connection_pool.disconnect()
+            self._locks.transport.drop_connections()
 
     def _beat(self) -> bool:
         sent_at = now()

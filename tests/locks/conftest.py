@@ -9,6 +9,8 @@ from django_task_locks.locks import LockManager
 from django_task_locks.locks.keys import Keys
 from tests.locks.snapshot import Value, snapshot
 
+pytest.register_assert_rewrite("tests.locks.scenario")
+
 PREFIX = "test"
 
 
@@ -33,7 +35,7 @@ def remaining(redis_client: Redis, keys: Keys) -> Callable[[], set[str]]:
     """The keys that are more than the counters and the bookkeeping which outlive all requests."""
 
     def remaining() -> set[str]:
-        kept = {keys.seq, keys.token, keys.owners, keys.lanes, keys.closed}
+        kept = {keys.seq, keys.owners, keys.lanes, keys.closed}
         return {
             key
             for key in snapshot(redis_client, PREFIX)

@@ -20,25 +20,25 @@ def expected(model: Model, keys: Keys) -> dict[str, Value]:
     """Every key but the counters and the wake markers."""
     found: dict[str, Any] = {}
     for request in model.in_order("waiting", "granted", "held"):
-        found[keys.request(request.id)] = {
+        fields = {
             "state": request.state,
             "score": str(score(request)),
             "owner": request.owner,
-            "queue": request.queue,
-            "lane": request.lane,
+            "queue": "" if request.is_hold else request.queue,
+            "lane": "" if request.is_hold else request.lane,
             "slot": _slot(request.slot),
-            "claims": "1" if request.is_hold else "0",
             "label": request.label,
             "token": "" if request.token is None else str(request.token),
             "x": sorted(request.exclusive),
             "s": sorted(request.shared),
         }
+        found[keys.request(request.id)] = {name: value for name, value in fields.items() if value}
         found.setdefault(keys.owner(request.owner), set()).add(request.id)
         if request.state == "waiting":
             for resource in request.exclusive:
                 found.setdefault(keys.wait_exclusive(resource), {})[request.id] = score(request)
-            for resource in request.shared:
-                found.setdefault(keys.wait_shared(resource), {})[request.id] = score(request)
+            for resource in request.exclusive | request.shared:
+                found.setdefault(keys.wait(resource), {})[request.id] = score(request)
         else:
             for resource in request.exclusive:
                 assert keys.lock(resource) not in found, "the model itself has two holders"
@@ -58,7 +58,10 @@ def expected(model: Model, keys: Keys) -> dict[str, Value]:
     for owner, messages in model.messages.items():
         found[keys.control(owner)] = messages
     if model.owners:
-        found[keys.owners] = {owner: str(ttl) for owner, ttl in model.owners.items()}
+        found[keys.owners] = {
+            owner: f"-{ttl}" if owner in model.closed else str(ttl)
+            for owner, ttl in model.owners.items()
+        }
     if model.lanes:
         found[keys.lanes] = {"": str(model.lanes_version), **model.lanes}
     if model.closed:
@@ -72,14 +75,14 @@ def observed(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
     """The snapshot in the form of `expected`: without times, counters and wake markers."""
     found: dict[str, Any] = {}
     for key, value in snapshot.items():
-        if key in (keys.seq, keys.token) or key.startswith(keys.wake("")):
+        if key == keys.seq or key.startswith(keys.wake("")):
             continue
         if key.startswith(keys.request("")):
             assert isinstance(value, dict)
             fields = dict(value)
             assert fields.pop("since").isdigit()
-            for mode in "xs":
-                fields[mode] = list(json.loads(fields[mode]))  # Lua writes no resources as {}
+            for mode in fields.keys() & {"x", "s"}:
+                fields[mode] = json.loads(fields[mode])
             found[key] = fields
         elif key in (keys.closed, keys.suspects):
             found[key] = set(value)
@@ -108,14 +111,14 @@ def of_requests(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
             continue
         id = key.removeprefix(keys.request(""))
         score = int(fields["score"])
-        exclusive, shared = json.loads(fields["x"]), json.loads(fields["s"])
+        exclusive, shared = (json.loads(fields.get(mode, "[]")) for mode in "xs")
         found[key] = fields
         found.setdefault(keys.owner(fields["owner"]), set()).add(id)
         if fields["state"] == "waiting":
             for resource in exclusive:
                 found.setdefault(keys.wait_exclusive(resource), {})[id] = score
-            for resource in shared:
-                found.setdefault(keys.wait_shared(resource), {})[id] = score
+            for resource in exclusive + shared:
+                found.setdefault(keys.wait(resource), {})[id] = score
         else:
             for resource in exclusive:
                 found[keys.lock(resource)] = id
@@ -123,7 +126,7 @@ def of_requests(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
                 found.setdefault(keys.lock(resource), set()).add(id)
         if fields["state"] == "granted":
             found.setdefault(keys.ready(fields["lane"]), {})[id] = score
-        if fields["state"] == "held" and fields["claims"] == "0":
+        if fields["state"] == "held" and "lane" in fields:
             number = fields["slot"].partition(".")[0]
             found.setdefault(keys.slot(fields["owner"]), {})[number] = id
     return found

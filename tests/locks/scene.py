@@ -12,6 +12,7 @@ from tests.locks.support import OTHER_WORKER, WEB, WORKER, Executor, hold, task
 
 KEYS = Keys(PREFIX)
 OTHER_LANE = Lane(queue="other")
+HELD_TOKEN = 2  # after the arrival
 SECOND_SLOT = Claimant(owner=WORKER.owner, slot="1.1", ttl=30)
 
 OPERATIONS: dict[str, Callable[[LockManager], object]] = {
@@ -30,12 +31,14 @@ OPERATIONS: dict[str, Callable[[LockManager], object]] = {
     "release of a waiter": lambda locks: locks.release("queued"),
     "release of a hold": lambda locks: locks.release("hold"),
     "settle": lambda locks: locks.settle(),
-    "requeue": lambda locks: locks.requeue("held", owner=WORKER.owner, token=1),
+    "requeue": lambda locks: locks.requeue("held", owner=WORKER.owner, token=HELD_TOKEN),
     "claim": lambda locks: locks.claim(SECOND_SLOT, "2", ["default", "other"]),
     "claim by another": lambda locks: locks.claim(OTHER_WORKER, "2", ["default", "other"]),
     "claim without lanes": lambda locks: locks.claim(OTHER_WORKER, "", []),
     "claim again": lambda locks: locks.claim(WORKER, "2", ["default", "other"]),
-    "advance": lambda locks: locks.advance(WORKER, "2", ["default", "other"], id="held", token=1),
+    "advance": lambda locks: locks.advance(
+        WORKER, "2", ["default", "other"], id="held", token=HELD_TOKEN
+    ),
     "retire": lambda locks: locks.retire(WORKER),
     "beat": lambda locks: locks.beat(WEB.owner, 20),
     "close_owner": lambda locks: locks.close_owner(WEB.owner),
@@ -50,9 +53,9 @@ OPERATIONS: dict[str, Callable[[LockManager], object]] = {
 
 
 def prepare(manager: LockManager) -> None:
-    """Something of every kind: the token of "held" is 1, the version of the lanes 2."""
+    """Something of every kind; the version of the lanes is 2."""
     manager.request(task("held", "r1", shared=["s1"]))
-    assert Executor(manager, WORKER).take().token == 1
+    assert Executor(manager, WORKER).take().token == HELD_TOKEN
     manager.request(task("ready", "r2"))
     manager.request(task("other ready", "r5", lane=OTHER_LANE))
     manager.request(hold("hold", "r3", shared=["s1"]))
@@ -70,8 +73,8 @@ def prepare(manager: LockManager) -> None:
 FAMILIES_OF_REQUESTS = (
     KEYS.request(""),
     KEYS.lock(""),
+    KEYS.wait(""),
     KEYS.wait_exclusive(""),
-    KEYS.wait_shared(""),
     KEYS.owner(""),
     KEYS.slot(""),
     KEYS.ready(""),

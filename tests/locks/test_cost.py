@@ -15,12 +15,13 @@ FEW, MANY = 100, 50_000
 
 def crowd(manager: LockManager, first: int, last: int) -> None:
     """Foreign requests: half of them hold or are granted a resource of their own, half wait."""
-    script = manager._scripts["request"]
+    manager.request(task("loads the script"))
+    manager.release("loads the script")
     pipeline = manager.client.pipeline(transaction=False)
     for number in range(first, last):
         foreign = task(f"foreign-{number}", f"foreign-{number // 2}")
         call = request_call(foreign)
-        script(keys=[manager.keys.anchor], args=call.arguments, client=pipeline)
+        pipeline.execute_command(*manager._scripts["request"].by_digest(call.arguments))
     pipeline.execute()
 
 

@@ -52,8 +52,8 @@ PLACES = [
         Place(family, key)
         for name in ("r1", "r2", "r3", "s1", "free")
         for family, key in (
+            ("wait", KEYS.wait(name)),
             ("wait_exclusive", KEYS.wait_exclusive(name)),
-            ("wait_shared", KEYS.wait_shared(name)),
         )
     ),
     Place("owner", KEYS.owner(WORKER.owner)),
@@ -75,7 +75,6 @@ PLACES = [
     Place("leader", KEYS.leader("job"), "text"),
     Place("unsettled", KEYS.unsettled, "hash"),
     Place("seq", KEYS.seq),
-    Place("token", KEYS.token),
 ]
 
 
@@ -83,7 +82,7 @@ def test_every_kind_of_key_is_among_the_places() -> None:
     families = {
         name
         for name in dir(Keys)
-        if not name.startswith("_") and name not in ("prefix", "base", "anchor", "lua_constants")
+        if not name.startswith("_") and name not in ("prefix", "base", "anchor", "lua_literals")
     }
     assert {place.family for place in PLACES} == families
 
@@ -116,8 +115,7 @@ def test_an_operation_does_all_or_nothing(
         after = snapshot(redis_client, PREFIX)
         if error:
             assert repr(place.key) in error, kind
-            counters = dict.fromkeys((KEYS.seq, KEYS.token))
-            assert {**after, **counters} == {**before, **counters}, kind
+            assert {**after, KEYS.seq: ""} == {**before, KEYS.seq: ""}, kind
         else:
             assert is_intact(after, lost=place.key), kind
             if place.key != KEYS.grant("waits"):  # it ends with its request, whatever is in it
@@ -196,12 +194,16 @@ class TestHandOver:
         assert found is not None
         assert found.state == "waiting"
 
-    def test_no_token_no_hold(self, manager: LockManager, redis_client: Redis) -> None:
-        manager.request(hold("a", "r1", "r2"))
-        manager.request(hold("b", "r1"))
-        manager.request(task("c", "r2"))
-        redis_client.set(KEYS.token, "not ours")
-        assert manager.release("a") == Ended("done", ("c",))
+    def test_without_a_counter_for_tokens_nobody_loses_a_place(
+        self, manager: LockManager, redis_client: Redis
+    ) -> None:
+        manager.request(hold("a", "r"))
+        manager.request(hold("b", "r"))
+        redis_client.set(KEYS.seq, "not ours")
+        with pytest.raises(ForeignValue, match="seq"):
+            manager.release("a")
+        redis_client.delete(KEYS.seq)
+        assert manager.release("a") == Ended("done", ("b",))
 
     def test_a_hold_that_cannot_be_woken_is_held_all_the_same(
         self, manager: LockManager, redis_client: Redis
@@ -220,11 +222,11 @@ class TestClaim:
         self, manager: LockManager, redis_client: Redis
     ) -> None:
         manager.request(task("a", "r"))
-        redis_client.set(KEYS.token, "not ours")
+        redis_client.set(KEYS.seq, "not ours")
         executor = Executor(manager)
-        with pytest.raises(ForeignValue, match="token"):
+        with pytest.raises(ForeignValue, match="seq"):
             executor.claim()
-        redis_client.delete(KEYS.token)
+        redis_client.delete(KEYS.seq)
         assert executor.take().id == "a"
 
     def test_the_lanes_that_are_not_broken_are_served(

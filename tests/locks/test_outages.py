@@ -119,6 +119,8 @@ class Refusal:
         self.server = server
         self.control = control
 
+    is_for_lack_of_memory = False
+
     def begin(self) -> None: ...
 
     def end(self) -> None: ...
@@ -133,6 +135,8 @@ class ReadOnly(Refusal):
 
 
 class OutOfMemory(Refusal):
+    is_for_lack_of_memory = True
+
     def begin(self) -> None:
         self.control.config_set("maxmemory", 1)
 
@@ -192,9 +196,9 @@ class TestServerThatRefusesWrites:
             finally:
                 refusal.end()
             operation(spoilt)
-        assert {"request of something free", "release of a task", "claim", "advance"} <= set(
-            refused
-        )
+        assert {"request of something free", "hold of something free", "claim"} <= set(refused)
+        # What frees needs no memory: it is how a full server comes to have some again.
+        assert ("release of a task" in refused) is not refusal.is_for_lack_of_memory
 
     def test_looking_goes_on(self, spoilt: LockManager, refusal: Refusal) -> None:
         spoilt.request(task("a", "r"))
@@ -212,14 +216,35 @@ class TestServerThatRefusesWrites:
         spoilt.request(task("a", "r"))
         refusal.begin()
         try:
-            with unavailable("release"):
-                spoilt.release("a")
+            if not refusal.is_for_lack_of_memory:
+                with unavailable("release"):
+                    spoilt.release("a")
             with unavailable("request"):
                 spoilt.request(task("b", "s"))
         finally:
             refusal.end()
         assert spoilt.release("a") == Ended("done")
         assert spoilt.request(task("b", "s")) == Grant("b", None)
+        spoilt.release("b")
+
+    def test_what_was_held_is_handed_over_or_kept(
+        self, spoilt: LockManager, refusal: Refusal
+    ) -> None:
+        spoilt.request(task("a", "r", shared=["s"]))
+        spoilt.request(task("b", "r"))
+        refusal.begin()
+        try:
+            if refusal.is_for_lack_of_memory:
+                assert spoilt.release("a") == Ended("done", ("b",))
+            else:
+                with unavailable("release"):
+                    spoilt.release("a")
+        finally:
+            refusal.end()
+        spoilt.release("a")
+        found = spoilt.inspect_request("b")
+        assert found is not None
+        assert found.state == "granted"
 
 
 class TestServerThatIsBusy:

@@ -20,6 +20,9 @@ FILES = sorted(
 )
 INCLUDES = [name for name in FILES if name.startswith("_")]
 
+# What they take is refused above a number; the longest argument list has two for each.
+QUICK = ("_free_unawaited", "_grant_free")
+
 CALLS: dict[str, Call[Any]] = {
     call.script: call
     for call in (
@@ -146,7 +149,7 @@ def test_the_protocol_knows_every_operation() -> None:
 
 def test_a_request_sends_its_resources_last_and_counts_the_exclusive_ones() -> None:
     arguments = protocol.request(hold("a", "x1", "x2", shared=["s"])).arguments
-    assert list(arguments[11:]) == [2, "x1", "x2", "s"]
+    assert list(arguments[10:]) == [2, "x1", "x2", "s"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -162,7 +165,10 @@ class TestBody:
 
     def test_nothing_of_any_length_is_unpacked(self, name: str) -> None:
         """unpack fails near 8,000 values."""
-        allowed = {"list, first", "keys, first", "FIELDS", "ARGV, 5", "ARGV, 7"}
+        allowed = {"list, first", "keys, first", "FIELDS", "ARGV, 5", "ARGV, 7", "fields_of"}
+        if name in QUICK:
+            assert "1700 then return nil" in code(name)
+            return
         for arguments in re.findall(r"unpack\(([^()]*)", code(name)):
             assert any(arguments.startswith(start) for start in allowed), arguments
 
@@ -180,5 +186,5 @@ def test_every_name_that_is_set_is_local(name: str) -> None:
 
 def test_every_constant_is_used() -> None:
     body = "\n".join(code(name) for name in FILES)
-    for constant in re.findall(r"^local (\w+) =", Keys(PREFIX).lua_constants(), re.MULTILINE):
+    for constant in Keys(PREFIX).lua_literals():
         assert re.search(rf"\b{constant}\b", body), constant

@@ -95,7 +95,8 @@ def test_settle_does_what_is_left(small: LockManager, redis_client: Redis) -> No
         small.request(task(id, shared=["r"]))
     executor = Executor(small)
     first = executor.advance(executor.take())
-    assert first == Claimed("reader0", 2)
+    assert isinstance(first, Claimed)
+    assert first.id == "reader0"
     small.settle()
     assert granted(small, ids) == ids[1:]
     assert small.settle() == Ended("done")

@@ -1,4 +1,4 @@
-"""Loads the Lua operations: resolves `--@include` lines and puts the key names in front."""
+"""Loads the Lua operations: resolves `--@include` lines and puts in the key names."""
 
 import re
 from functools import cache
@@ -7,6 +7,7 @@ from importlib.resources import files
 from django_task_locks.locks.keys import Keys
 
 _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
+_NAME = re.compile(r"\b[A-Z][A-Z_]*\b")
 
 BATCH = 1000
 
@@ -52,4 +53,6 @@ def source(name: str, keys: Keys, batch: int = BATCH) -> str:
 
         return _INCLUDE.sub(include, text)
 
-    return f"{keys.lua_constants()}local BATCH = {batch}\n{expand(read(name))}"
+    # Literals: a local would cost each function that uses it an upvalue at each call.
+    literals = keys.lua_literals() | {"BATCH": str(batch)}
+    return _NAME.sub(lambda match: literals.get(match[0], match[0]), expand(read(name)))

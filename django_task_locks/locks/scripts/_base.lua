@@ -3,7 +3,7 @@
 local CHUNK = 3500 -- unpack fails near 8,000 values
 local GENERATION = 'generation:'
 local FIELDS = {
-  'state', 'score', 'owner', 'token', 'queue', 'lane', 'slot', 'x', 's', 'claims', 'since', 'label',
+  'state', 'score', 'owner', 'token', 'queue', 'lane', 'slot', 'x', 's', 'since', 'label',
 }
 
 local function now_ms()
@@ -11,10 +11,15 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The first write of a script that takes anything. A server that refuses writes (out of memory,
--- read-only, cannot save) refuses this one, before anything is half done.
-local function begin()
+-- The next number: of an arrival, or as a token. The first write of a script that takes anything: a
+-- server that refuses writes (out of memory, read-only, cannot save) refuses this one, before
+-- anything is half done. One that only frees needs no memory, and begins with a DEL.
+local function next_number()
   return redis.call('INCR', SEQ)
+end
+
+local function as_text(number)
+  return string.format('%.0f', number)
 end
 
 local function chunked(list, apply)
@@ -52,8 +57,9 @@ local function read(id)
   for index, name in ipairs(FIELDS) do request[name] = values[index] or '' end
   request.score_text = request.score
   request.score = tonumber(request.score)
-  request.exclusive = cjson.decode(request.x)
-  request.shared = cjson.decode(request.s)
+  request.exclusive = request.x == '' and {} or cjson.decode(request.x)
+  request.shared = request.s == '' and {} or cjson.decode(request.s)
+  request.is_hold = request.lane == ''
   return request
 end
 
@@ -85,11 +91,11 @@ end
 -- The first key of a request's wait queues that holds something else: it cannot be queued then.
 local function foreign_queue(request)
   for _, resource in ipairs(request.exclusive) do
-    local bad = foreign(WAIT_X .. resource, 'zset')
+    local bad = foreign(WAIT .. resource, 'zset') or foreign(WAIT_X .. resource, 'zset')
     if bad then return bad end
   end
   for _, resource in ipairs(request.shared) do
-    local bad = foreign(WAIT_S .. resource, 'zset')
+    local bad = foreign(WAIT .. resource, 'zset')
     if bad then return bad end
   end
 end
@@ -115,8 +121,7 @@ local function survey(request, may_revoke, limit)
       obstacles[#obstacles + 1] = { resource, mode, id }
     end
   end
-  local function waiter(family, resource, mode)
-    local id, score = first_waiting(family .. resource)
+  local function waiter(resource, mode, id, score)
     if id and id ~= request.id and score < request.score then
       obstacles[#obstacles + 1] = { resource, mode, id }
     end
@@ -132,8 +137,10 @@ local function survey(request, may_revoke, limit)
         or redis.call('SRANDMEMBER', LOCK .. resource, limit)
       for _, member in ipairs(members) do holder(resource, 'shared', member) end
     end
-    waiter(WAIT_X, resource, 'exclusive')
-    waiter(WAIT_S, resource, 'shared')
+    local id, score = first_waiting(WAIT_X .. resource)
+    local first, first_score = first_waiting(WAIT .. resource)
+    waiter(resource, 'exclusive', id, score)
+    if first ~= id then waiter(resource, 'shared', first, first_score) end
   end
   for _, resource in ipairs(request.shared) do
     local exclusive = redis.pcall('GET', LOCK .. resource)
@@ -142,7 +149,7 @@ local function survey(request, may_revoke, limit)
     elseif foreign(LOCK .. resource, 'set') then
       obstacles[#obstacles + 1] = { resource, 'foreign', '' }
     end
-    waiter(WAIT_X, resource, 'exclusive')
+    waiter(resource, 'exclusive', first_waiting(WAIT_X .. resource))
   end
   return obstacles, revocable
 end

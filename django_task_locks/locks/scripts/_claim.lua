@@ -22,7 +22,7 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
     return reply('lanes', values)
   end
   if is_unsettled() == 1 then
-    begin()
+    next_number()
     settle()
   end
   while true do
@@ -34,11 +34,10 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
       end
     end
     if not best then return { 'empty' } end
-    begin()
+    local token = as_text(next_number())
     redis.call('ZREM', READY .. best, id)
     local request = read(id)
     if request and request.state == 'granted' then
-      local token = string.format('%.0f', redis.call('INCR', TOKEN))
       set_state(request, 'held', 'owner', owner, 'slot', slot, 'token', token)
       redis.pcall('SREM', OWNER .. request.owner, id)
       redis.call('SADD', OWNER .. owner, id)
@@ -55,7 +54,6 @@ end
 
 local function foreign_for_claim(owner, lanes)
   local bad = foreign(OWNER .. owner, 'set') or foreign(SLOT .. owner, 'hash')
-    or foreign(OWNERS, 'hash') or foreign(LANES, 'hash') or foreign_counter(TOKEN)
-    or foreign_for_hand_over()
+    or foreign(OWNERS, 'hash') or foreign(LANES, 'hash') or foreign_for_hand_over()
   if bad then return { 'foreign', bad } end
 end

@@ -3,8 +3,11 @@
 --@include _wake
 
 local function each_wait_key(request, apply)
-  for _, resource in ipairs(request.exclusive) do apply(WAIT_X .. resource) end
-  for _, resource in ipairs(request.shared) do apply(WAIT_S .. resource) end
+  for _, resource in ipairs(request.exclusive) do
+    apply(WAIT .. resource)
+    apply(WAIT_X .. resource)
+  end
+  for _, resource in ipairs(request.shared) do apply(WAIT .. resource) end
 end
 
 local function set_state(request, state, ...)
@@ -45,12 +48,12 @@ local function dequeue(request)
   each_wait_key(request, function(key) redis.pcall('ZREM', key, request.id) end)
 end
 
--- All locks are free for this request: give them. A request that names its holder (a hold, an
--- immediate task) is held from here on; a task is granted until a worker claims it.
+-- All locks are free for this request: give them. A hold (an immediate task's too) is held from
+-- here on; a task is granted until a worker claims it.
 local function grant(request)
   take(request)
-  if request.claims == '1' then
-    request.token = string.format('%.0f', redis.call('INCR', TOKEN))
+  if request.is_hold then
+    request.token = as_text(next_number())
     set_state(request, 'held', 'token', request.token)
   else
     set_state(request, 'granted')
@@ -72,18 +75,10 @@ end
 -- a later unclaimed grant in its way was sent back when the waiter arrived. What grant() writes
 -- besides the locks must be ours: it may not fail half-way.
 local function is_grantable(request)
-  local bad
-  if request.claims == '1' then
-    bad = foreign_counter(TOKEN)
-  else
-    bad = foreign(READY .. request.lane, 'zset')
-  end
-  if bad then return false end
+  if not request.is_hold and foreign(READY .. request.lane, 'zset') then return false end
   for _, resource in ipairs(request.exclusive) do
     if redis.call('EXISTS', LOCK .. resource) == 1 then return false end
-    if first_waiting(WAIT_X .. resource) ~= request.id then return false end
-    local _, score = first_waiting(WAIT_S .. resource)
-    if score and score < request.score then return false end
+    if first_waiting(WAIT .. resource) ~= request.id then return false end
   end
   for _, resource in ipairs(request.shared) do
     if foreign(LOCK .. resource, 'set') then return false end
@@ -98,9 +93,9 @@ end
 -- is left of the run is noted, with the cursor to go on from.
 local function collect_after_exclusive(resource, cursor, most, candidate)
   local id, score = first_waiting(WAIT_X .. resource)
-  local bound = score and '(' .. string.format('%.0f', score) or '+inf'
+  local bound = score and '(' .. as_text(score) or '+inf'
   local run = redis.pcall(
-    'ZRANGEBYSCORE', WAIT_S .. resource, cursor, bound, 'WITHSCORES', 'LIMIT', 0, most)
+    'ZRANGEBYSCORE', WAIT .. resource, cursor, bound, 'WITHSCORES', 'LIMIT', 0, most)
   if run.err then run = {} end
   for index = 1, #run, 2 do candidate(run[index], tonumber(run[index + 1])) end
   if #run == 2 * most then
@@ -108,16 +103,14 @@ local function collect_after_exclusive(resource, cursor, most, candidate)
     return
   end
   redis.call('HDEL', UNSETTLED, resource)
-  local _, shared_score = first_waiting(WAIT_S .. resource)
-  if id and not (shared_score and shared_score < score) then candidate(id, score) end
+  if id and id == first_waiting(WAIT .. resource) then candidate(id, score) end
 end
 
 -- Where a shared request left, the run of shared waiters was grantable before: only the first
 -- exclusive waiter is a candidate, and only with no shared one before it.
 local function collect_after_shared(resource, candidate)
-  local id, score = first_waiting(WAIT_X .. resource)
-  local _, shared_score = first_waiting(WAIT_S .. resource)
-  if id and not (shared_score and shared_score < score) then candidate(id, score) end
+  local id, score = first_waiting(WAIT .. resource)
+  if id and id == first_waiting(WAIT_X .. resource) then candidate(id, score) end
 end
 
 -- Grants those of the candidates that are grantable, in order, and returns their ids. Granting one
@@ -132,7 +125,7 @@ local function grant_candidates(scores)
     if request and request.state == 'waiting' and is_grantable(request) then
       dequeue(request)
       grant(request)
-      if request.claims == '1' then
+      if request.is_hold then
         if type(redis.pcall('RPUSH', GRANT .. id, request.token)) == 'number' then
           redis.call('PEXPIRE', GRANT .. id, 60000)
         end
@@ -186,6 +179,7 @@ end
 
 -- Ends a request: frees its locks or its places in the queues, and hands over to the waiters.
 local function finish(request)
+  redis.call('DEL', REQUEST .. request.id, GRANT .. request.id)
   if request.state == 'waiting' then
     dequeue(request)
   else
@@ -199,6 +193,5 @@ local function finish(request)
       redis.call('HDEL', SLOT .. request.owner, number)
     end
   end
-  redis.call('DEL', REQUEST .. request.id, GRANT .. request.id)
   return hand_over(request)
 end

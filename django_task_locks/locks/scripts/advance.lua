@@ -23,8 +23,5 @@ local refused = refusal(owner, slot) or foreign_for_claim(owner, lanes)
 if refused then return refused end
 local request, bad = read(id)
 if bad then return { 'foreign', bad } end
-if request and is_mine(request, owner, token) then
-  begin()
-  finish(request)
-end
+if request and is_mine(request, owner, token) then finish(request) end
 return claim(owner, slot, ttl, lanes_version, lanes)

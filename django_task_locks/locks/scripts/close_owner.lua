@@ -9,9 +9,12 @@
 --@include _base
 
 local owner, kept = ARGV[1], tonumber(ARGV[2])
-local bad = foreign(CLOSED, 'zset') or foreign(OWNER .. owner, 'set')
+local bad = foreign(CLOSED, 'zset') or foreign(OWNERS, 'hash') or foreign(OWNER .. owner, 'set')
 if bad then return { 'foreign', bad } end
 local now = now_ms()
-redis.call('ZREMRANGEBYSCORE', CLOSED, '-inf', string.format('%.0f', now - kept))
-redis.call('ZADD', CLOSED, 'NX', string.format('%.0f', now), owner)
+redis.call('ZREMRANGEBYSCORE', CLOSED, '-inf', as_text(now - kept))
+redis.call('ZADD', CLOSED, 'NX', as_text(now), owner)
+-- a request compares its TTL with this one: see request
+local ttl = redis.call('HGET', OWNERS, owner)
+if ttl and tonumber(ttl) > 0 then redis.call('HSET', OWNERS, owner, '-' .. ttl) end
 return reply('declared', redis.call('SMEMBERS', OWNER .. owner))

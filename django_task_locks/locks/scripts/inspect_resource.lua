@@ -2,7 +2,7 @@
 --
 -- KEYS[1]   anchor
 -- ARGV[1]   resource
--- ARGV[2]   most holders and most waiters of each mode to report
+-- ARGV[2]   most holders and most waiters to report
 --
 -- returns {"resource", holder mode ("" if free), number of holders, of exclusive and of shared
 --          waiters, kind ("holder" | "waiter"), mode, id, state, owner, since, label, score, ...}
@@ -11,8 +11,8 @@
 --@include _base
 
 local resource, most = ARGV[1], tonumber(ARGV[2])
-local lock, wait_x, wait_s = LOCK .. resource, WAIT_X .. resource, WAIT_S .. resource
-local bad = foreign(wait_x, 'zset') or foreign(wait_s, 'zset')
+local lock, wait, wait_x = LOCK .. resource, WAIT .. resource, WAIT_X .. resource
+local bad = foreign(wait, 'zset') or foreign(wait_x, 'zset')
 if bad then return { 'foreign', bad } end
 local type = redis.call('TYPE', lock).ok
 local modes = { none = '', string = 'exclusive', set = 'shared' }
@@ -24,7 +24,8 @@ if type == 'string' then
 elseif type == 'set' then
   holders, count = redis.call('SRANDMEMBER', lock, most), redis.call('SCARD', lock)
 end
-local values = { mode, count, redis.call('ZCARD', wait_x), redis.call('ZCARD', wait_s) }
+local exclusive_waiters = redis.call('ZCARD', wait_x)
+local values = { mode, count, exclusive_waiters, redis.call('ZCARD', wait) - exclusive_waiters }
 local function add(kind, its_mode, id)
   local request = read(id) or {}
   values[#values + 1] = kind
@@ -35,6 +36,7 @@ local function add(kind, its_mode, id)
   end
 end
 for _, id in ipairs(holders) do add('holder', mode, id) end
-for _, id in ipairs(redis.call('ZRANGE', wait_x, 0, most - 1)) do add('waiter', 'exclusive', id) end
-for _, id in ipairs(redis.call('ZRANGE', wait_s, 0, most - 1)) do add('waiter', 'shared', id) end
+for _, id in ipairs(redis.call('ZRANGE', wait, 0, most - 1)) do
+  add('waiter', redis.call('ZSCORE', wait_x, id) and 'exclusive' or 'shared', id)
+end
 return reply('resource', values)

@@ -8,20 +8,26 @@
 -- returns {"released", is there more to settle, granted id, ...} | {"unknown"} | {"refused", owner, token} | {"foreign", key}
 -- Repeating it answers "unknown" and changes nothing.
 
+local id, owner, token = ARGV[1], ARGV[2], ARGV[3]
+
+--@include _free_unawaited
+
+local freed = free_unawaited()
+if freed then return freed end
+
 --@include _base
 --@include _grant
 
-local request, bad = read(ARGV[1])
+local request, bad = read(id)
 if bad then return { 'foreign', bad } end
 if not request then return { 'unknown' } end
 -- An owner alone names what that process took for itself, or what waits in that queue: never a task
 -- that one of its executors has claimed meanwhile.
-local is_claimed_task = request.state == 'held' and request.claims == '0'
-if not is_mine(request, ARGV[2], ARGV[3]) or is_claimed_task and ARGV[2] ~= '' and ARGV[3] == '' then
+local is_claimed_task = request.state == 'held' and not request.is_hold
+if not is_mine(request, owner, token) or is_claimed_task and owner ~= '' and token == '' then
   return { 'refused', request.owner, request.token }
 end
 bad = foreign_for_hand_over()
 if bad then return { 'foreign', bad } end
-begin()
 local granted = finish(request)
 return reply('released', reply(is_unsettled(), granted))

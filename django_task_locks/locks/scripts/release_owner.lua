@@ -14,7 +14,6 @@ local registry = OWNER .. owner
 local bad = foreign(registry, 'set') or foreign_for_hand_over()
 if bad then return { 'foreign', bad } end
 local ids = redis.call('SRANDMEMBER', registry, most)
-if #ids > 0 then begin() end
 local ended = 0
 for _, id in ipairs(ids) do
   local request = read(id)

@@ -3,51 +3,54 @@
 -- KEYS[1]    anchor
 -- ARGV[1]    id
 -- ARGV[2]    mode: "wait" queues a blocked request, "try" leaves nothing of it
--- ARGV[3]    owner: a process that holds it from the grant on, or queue/<queue> for a task
--- ARGV[4]    slot: number.generation of the owner's executor, or ""
--- ARGV[5]    claims: "1" if the owner holds it from the grant on, "0" if a worker claims it later
--- ARGV[6]    ttl of the owner in seconds ("" for a queue)
--- ARGV[7]    queue
--- ARGV[8]    lane
--- ARGV[9]    lane's description: JSON with queue and versions
--- ARGV[10]   priority, -100 to 100
--- ARGV[11]   label for operators
--- ARGV[12]   number of exclusive resources
--- ARGV[13..] the exclusive resources, then the shared ones
+-- ARGV[3]    owner: of a hold, the process that holds it from the grant on; of a task, queue/<queue>
+-- ARGV[4]    slot: number.generation of the executor that asks for the hold, or ""
+-- ARGV[5]    ttl of the owner in seconds ("" for a task)
+-- ARGV[6]    queue ("" for a hold)
+-- ARGV[7]    lane ("" for a hold)
+-- ARGV[8]    lane's description: JSON with queue and versions ("" for a hold)
+-- ARGV[9]    priority, -100 to 100
+-- ARGV[10]   label for operators
+-- ARGV[11]   number of exclusive resources
+-- ARGV[12..] the exclusive resources, then the shared ones
 --
 -- returns {"held", token} | {"granted", ""} | {"waiting", ""}
 --         | {"blocked", resource, mode, id, state, owner, since, label, ...}: seven for each obstacle
 --         | {"foreign", key} | {"closed", owner} | {"stale_slot", slot}
 -- A known id is answered with its present state, so that a repeated call changes nothing.
 
+local id, mode, owner, slot, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local queue, lane, description, priority, label = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+local is_hold = lane == ''
+local exclusive, shared = {}, {}
+for index = 12, 11 + ARGV[11] do exclusive[#exclusive + 1] = ARGV[index] end
+for index = 12 + ARGV[11], #ARGV do shared[#shared + 1] = ARGV[index] end
+
+--@include _grant_free
+
+local granted = grant_free()
+if granted then return granted end
+
 --@include _base
 --@include _grant
 
-local id, mode, owner, slot, claims, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local queue, lane, description, priority, label = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local exclusive, shared = {}, {}
-for index = 13, 12 + ARGV[12] do exclusive[#exclusive + 1] = ARGV[index] end
-for index = 13 + ARGV[12], #ARGV do shared[#shared + 1] = ARGV[index] end
-
-local refused = refusal(claims == '1' and owner or '', slot)
+local refused = refusal(is_hold and owner or '', slot)
 if refused then return refused end
 local known, bad = read(id)
 if bad then return { 'foreign', bad } end
 if known then return { known.state, known.token } end
 
 bad = foreign(OWNER .. owner, 'set') or foreign(LANES, 'hash') or foreign_counter(SEQ)
-  or claims == '1' and (foreign(OWNERS, 'hash') or foreign_counter(TOKEN))
-  or claims == '0' and (foreign(READY .. lane, 'zset') or foreign(WAKE .. lane, 'zset'))
+  or is_hold and foreign(OWNERS, 'hash')
+  or not is_hold and (foreign(READY .. lane, 'zset') or foreign(WAKE .. lane, 'zset'))
 if bad then return { 'foreign', bad } end
 
 local function is_free()
-  local keys = {}
+  local keys, locks = {}, {}
   for _, resource in ipairs(exclusive) do
     keys[#keys + 1] = LOCK .. resource
-    keys[#keys + 1] = WAIT_X .. resource
-    keys[#keys + 1] = WAIT_S .. resource
+    keys[#keys + 1] = WAIT .. resource
   end
-  local locks = {}
   for _, resource in ipairs(shared) do
     keys[#keys + 1] = WAIT_X .. resource
     locks[#locks + 1] = LOCK .. resource
@@ -61,11 +64,11 @@ local function is_free()
   return taken == 0
 end
 
-local score = (100 - priority) * 8796093022208 + begin() -- 2^43
+number = number or next_number()
+local score = score_of()
 local request = {
-  id = id, owner = owner, slot = slot, lane = lane, claims = claims, token = '',
-  score = score, score_text = string.format('%.0f', score),
-  exclusive = exclusive, shared = shared,
+  id = id, owner = owner, slot = slot, lane = lane, is_hold = is_hold, token = '',
+  score = score, score_text = as_text(score), exclusive = exclusive, shared = shared,
 }
 
 -- Whether an unclaimed grant scores later than this request: only then anything can be revoked.
@@ -79,15 +82,15 @@ end
 
 local obstacles, revocable = {}, {}
 if not is_free() then
-  for _, resource in ipairs(exclusive) do
-    bad = bad or foreign(WAIT_X .. resource, 'zset') or foreign(WAIT_S .. resource, 'zset')
+  bad = foreign_queue(request)
+  local function check_lock(resource)
     local type = redis.call('TYPE', LOCK .. resource).ok
     if type ~= 'none' and type ~= 'string' and type ~= 'set' then bad = LOCK .. resource end
   end
+  for _, resource in ipairs(exclusive) do check_lock(resource) end
   for _, resource in ipairs(shared) do
-    bad = bad or foreign(WAIT_X .. resource, 'zset') or foreign(WAIT_S .. resource, 'zset')
-    local type = redis.call('TYPE', LOCK .. resource).ok
-    if type ~= 'none' and type ~= 'string' and type ~= 'set' then bad = LOCK .. resource end
+    check_lock(resource)
+    bad = bad or foreign(WAIT_X .. resource, 'zset')
   end
   if bad then return { 'foreign', bad } end
   obstacles, revocable = survey(request, has_later_grants(), 10)
@@ -107,20 +110,17 @@ for _, other in ipairs(revocable) do
   end
 end
 
-redis.call('HSET', REQUEST .. id, 'state', 'waiting', 'score', request.score_text, 'owner', owner,
-  'queue', queue, 'lane', lane, 'slot', slot, 'claims', claims, 'label', label, 'token', '',
-  'x', cjson.encode(exclusive), 's', cjson.encode(shared))
 redis.call('SADD', OWNER .. owner, id)
-if claims == '1' then
+if is_hold then
   redis.call('HSET', OWNERS, owner, ttl)
 elseif redis.call('HSETNX', LANES, lane, description) == 1 then
   redis.call('HINCRBY', LANES, '', 1)
   light('')
 end
+redis.call('HSET', unpack(fields_of('waiting', request.score_text, '')))
 if #obstacles == 0 then
   grant(request)
   return { request.state, request.token }
 end
 enqueue(request)
-set_state(request, 'waiting')
 return { 'waiting', '' }

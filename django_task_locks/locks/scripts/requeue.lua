@@ -15,7 +15,7 @@ local request, bad = read(ARGV[1])
 if bad then return { 'foreign', bad } end
 if not request then return { 'unknown' } end
 local owner, number = request.owner, request.slot:match('^%d+')
-if request.state ~= 'held' or request.claims == '1' or not is_mine(request, ARGV[2], ARGV[3]) then
+if request.state ~= 'held' or request.is_hold or not is_mine(request, ARGV[2], ARGV[3]) then
   return { 'refused', owner, request.token }
 end
 local home = QUEUE .. request.queue
@@ -23,7 +23,7 @@ bad = foreign(OWNER .. home, 'set') or foreign(READY .. request.lane, 'zset')
   or foreign_queue(request) or foreign_for_hand_over()
 if bad then return { 'foreign', bad } end
 
-begin()
+next_number()
 give_back(request)
 redis.pcall('SREM', OWNER .. owner, request.id)
 if number and redis.pcall('HGET', SLOT .. owner, number) == request.id then
@@ -31,6 +31,7 @@ if number and redis.pcall('HGET', SLOT .. owner, number) == request.id then
 end
 redis.call('SADD', OWNER .. home, request.id)
 enqueue(request)
-set_state(request, 'waiting', 'owner', home, 'slot', '', 'token', '')
+set_state(request, 'waiting', 'owner', home)
+redis.call('HDEL', REQUEST .. request.id, 'slot', 'token')
 local granted = hand_over(request, request)
 return reply('requeued', reply(is_unsettled(), granted))

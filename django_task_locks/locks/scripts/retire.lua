@@ -17,7 +17,7 @@ if bad then return { 'foreign', bad } end
 local field = GENERATION .. number
 local present = tonumber(redis.call('HGET', SLOT .. owner, field) or '0')
 if present <= tonumber(generation) then
-  redis.call('HSET', SLOT .. owner, field, string.format('%.0f', generation + 1))
+  redis.call('HSET', SLOT .. owner, field, as_text(generation + 1))
 end
 local ids = {}
 for _, id in ipairs(redis.call('SMEMBERS', OWNER .. owner)) do

@@ -10,6 +10,6 @@
 
 local bad = foreign_for_hand_over()
 if bad then return { 'foreign', bad } end
-begin()
+next_number()
 local granted = settle()
 return reply('settled', reply(is_unsettled(), granted))

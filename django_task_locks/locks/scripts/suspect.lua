@@ -12,10 +12,10 @@ local owner = ARGV[1]
 local bad = foreign(SUSPECTS, 'zset') or foreign(OWNERS, 'hash')
 if bad then return { 'foreign', bad } end
 local now = now_ms()
-redis.call('ZREMRANGEBYSCORE', SUSPECTS, '-inf', string.format('%.0f', now - KEPT))
-redis.call('ZADD', SUSPECTS, 'NX', string.format('%.0f', now), owner)
+redis.call('ZREMRANGEBYSCORE', SUSPECTS, '-inf', as_text(now - KEPT))
+redis.call('ZADD', SUSPECTS, 'NX', as_text(now), owner)
 return {
   'suspect',
-  string.format('%.0f', now - redis.call('ZSCORE', SUSPECTS, owner)),
-  redis.call('HGET', OWNERS, owner) or '',
+  as_text(now - redis.call('ZSCORE', SUSPECTS, owner)),
+  redis.call('HGET', OWNERS, owner) or '', -- negative once the owner is closed
 }
