@@ -34,7 +34,7 @@ lint-style: linters
 	$(VENV)/bin/ruff format --check .
 
 lint-types: linters
-	$(VENV)/bin/python -m mypy django_task_locks tests
+	$(VENV)/bin/python -m mypy django_task_locks tests benchmarks
 	python=$$(cd $(VENV)/bin && pwd)/python && cd example_project && \
 		"$$python" -m mypy --config-file ../.ci/mypy-example.cfg .
 

@@ -14,6 +14,7 @@ from django_task_locks.locks import LockManager
 from tests.support import suite
 from tests.support.processes import Worker, Workers
 from tests.support.servers import PostgresServer, ValkeyServer
+from tests.support.services import Services
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "live_server"}
 
@@ -46,6 +47,14 @@ def postgres() -> Iterator[PostgresServer]:
     """The session's PostgreSQL, whatever TEST_DATABASE says."""
     with suite.postgres as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def services() -> Iterator[Services]:
+    """The session's other servers, of which none runs before a test wants it."""
+    services = Services()
+    yield services
+    services.close()
 
 
 @pytest.fixture(scope="session")

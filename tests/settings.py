@@ -44,12 +44,15 @@ DATABASES = {
     "default": {"postgres": POSTGRES, "sqlite": SQLITE}[os.environ.get("TEST_DATABASE", "postgres")]
 }
 
-CACHES = {
+CACHES: dict[str, Any] = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": os.environ.get("TEST_REDIS_URL", "unix:///nonexistent/valkey.sock"),
-    }
+    },
+    **json.loads(os.environ.get("TEST_CACHES", "{}")),
 }
+if "TEST_CONNECTION_FACTORY" in os.environ:
+    DJANGO_REDIS_CONNECTION_FACTORY = os.environ["TEST_CONNECTION_FACTORY"]
 
 TASK_LOCKS: dict[str, Any] = {
     "prefix": os.environ.get("TEST_PREFIX", "test"),

@@ -14,9 +14,9 @@ class Keys:
     """The keys under one prefix. All share the hash tag `{prefix}`, hence one cluster slot.
 
     ============================  ======  ========================================================
-    request:<id>                  HASH    state, score, owner, since of one request; where not empty
-                                          token, queue and lane (of a task), slot, label, resources
-                                          by mode (x, s: JSON lists)
+    request:<id>                  STRING  one request as JSON: state, score, owner, since; where not
+                                          empty token, queue and lane (of a task), slot, label,
+                                          exclusive, shared
     lock:<resource>               STRING  the exclusive holder's id, or
                                   SET     the shared holders' ids (granted ones included)
     wait:all:<resource>           ZSET    waiting ids by score

@@ -46,6 +46,8 @@ def resource_names(values: Any) -> tuple[str, ...]:
     """
     if values is None:
         return ()
+    if type(values) is tuple and all(type(name) is str and _is_plain(name) for name in values):
+        return values  # nearly always
     is_one = isinstance(values, str) or (hasattr(values, "_meta") and hasattr(values, "_state"))
     if is_one or callable(getattr(values, "lock_resource_name", None)):
         return (resource_name(values),)
@@ -65,7 +67,7 @@ def normalized(
     Raises InvalidResource for more than 10,000 names together.
     """
     only_exclusive = set(exclusive)
-    only_shared = set(shared) - only_exclusive
+    only_shared = set(shared) - only_exclusive if shared else set()
     count = len(only_exclusive) + len(only_shared)
     if count > MAX_RESOURCES:
         raise InvalidResource(
@@ -75,7 +77,13 @@ def normalized(
     return tuple(sorted(only_exclusive)), tuple(sorted(only_shared))
 
 
+def _is_plain(name: str) -> bool:
+    return name.isascii() and 0 < len(name) <= MAX_NAME_BYTES
+
+
 def _checked(name: str, value: Any) -> str:
+    if _is_plain(name):
+        return name
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

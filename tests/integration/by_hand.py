@@ -60,7 +60,7 @@ class HandWorker:
     def messages(self) -> list[str]:
         """What others have sent to it."""
         key = self.locks.keys.control(self.owner)
-        return [message.decode() for message in self.locks.client.lrange(key, 0, -1)]  # type: ignore[union-attr]
+        return [message.decode() for message in self.locks.client.lrange(key, 0, -1)]
 
 
 def info(locks: LockManager, task: Task) -> RequestInfo:

@@ -192,7 +192,7 @@ def test_failure_is_told_and_ends_with_status_1(locks: LockManager, lost: HandWo
     text = output.getvalue()
     assert "ForeignValue: " in text
     assert text.splitlines()[-1].endswith("2 failed.")
-    locks.client.restore(key, 0, kept, replace=True)  # type: ignore[arg-type]
+    locks.client.restore(key, 0, kept, replace=True)
     run()
     assert locks.inspect_resource("d").holder_count == 0
 

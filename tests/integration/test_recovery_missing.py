@@ -360,7 +360,7 @@ class TestFailure:
         kept = locks.client.dump(key)
         locks.client.set(key, "written by somebody else")
         yield
-        locks.client.restore(key, 0, kept, replace=True)  # type: ignore[arg-type]
+        locks.client.restore(key, 0, kept, replace=True)
 
     def test_L14_one_task_s_failure_stops_no_other(
         self, locks: LockManager, dead: HandWorker

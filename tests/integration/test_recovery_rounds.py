@@ -11,15 +11,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-import redis
 from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
 from pytest_django import Settings
-from redis.client import Pipeline
 
 from django_task_locks import dispatch
 from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.protocol import text
+from django_task_locks.locks.transport import OwnConnections
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.recovery import clean_up, run_periodic_cleanup
 from django_task_locks.reports import Report
@@ -224,14 +223,14 @@ class Crash(BaseException):
 
 
 def wrap_redis(patch: pytest.MonkeyPatch, around: Callable[[Callable[[], Any]], Any]) -> None:
-    """Every call to Redis, a pipeline's too, goes through `around`."""
-    for kind, name in ((redis.Redis, "execute_command"), (Pipeline, "execute")):
-        call = getattr(kind, name)
+    """Every call of a lock manager to Redis goes through `around`."""
+    for name in ("run", "send"):
+        call = getattr(OwnConnections, name)
 
         def wrapped(self: Any, *args: Any, call: Any = call, **kwargs: Any) -> Any:
             return around(lambda: call(self, *args, **kwargs))
 
-        patch.setattr(kind, name, wrapped)
+        patch.setattr(OwnConnections, name, wrapped)
 
 
 class Crashes:

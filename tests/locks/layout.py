@@ -29,8 +29,8 @@ def expected(model: Model, keys: Keys) -> dict[str, Value]:
             "slot": _slot(request.slot),
             "label": request.label,
             "token": "" if request.token is None else str(request.token),
-            "x": sorted(request.exclusive),
-            "s": sorted(request.shared),
+            "exclusive": sorted(request.exclusive),
+            "shared": sorted(request.shared),
         }
         found[keys.request(request.id)] = {name: value for name, value in fields.items() if value}
         found.setdefault(keys.owner(request.owner), set()).add(request.id)
@@ -78,11 +78,8 @@ def observed(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
         if key == keys.seq or key.startswith(keys.wake("")):
             continue
         if key.startswith(keys.request("")):
-            assert isinstance(value, dict)
-            fields = dict(value)
+            fields = json.loads(str(value))
             assert fields.pop("since").isdigit()
-            for mode in fields.keys() & {"x", "s"}:
-                fields[mode] = json.loads(fields[mode])
             found[key] = fields
         elif key in (keys.closed, keys.suspects):
             found[key] = set(value)
@@ -106,13 +103,14 @@ def of_requests(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
     registries, slots and ready entries. Bookkeeping and what only wakes are left out.
     """
     found: dict[str, Any] = {}
-    for key, fields in snapshot.items():
-        if not key.startswith(keys.request("")) or not isinstance(fields, dict):
+    for key, record in snapshot.items():
+        if not key.startswith(keys.request("")) or not str(record).startswith("{"):
             continue
         id = key.removeprefix(keys.request(""))
+        fields = json.loads(str(record))
         score = int(fields["score"])
-        exclusive, shared = (json.loads(fields.get(mode, "[]")) for mode in "xs")
-        found[key] = fields
+        exclusive, shared = fields.get("exclusive", []), fields.get("shared", [])
+        found[key] = record
         found.setdefault(keys.owner(fields["owner"]), set()).add(id)
         if fields["state"] == "waiting":
             for resource in exclusive:

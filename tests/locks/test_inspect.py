@@ -1,5 +1,6 @@
 """inspect_request and inspect_resource: who holds what, who waits for whom, and why."""
 
+import json
 from collections.abc import Callable
 from time import time
 
@@ -8,7 +9,8 @@ from redis import Redis
 from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import Blocker, Lane, RequestInfo, ResourceInfo
-from tests.locks.snapshot import Value
+from tests.locks.conftest import PREFIX
+from tests.locks.snapshot import Value, snapshot
 from tests.locks.support import WEB, WORKER, Executor, hold, task
 
 Picture = Callable[[], dict[str, Value]]
@@ -59,7 +61,8 @@ class TestRequest:
     ) -> None:
         manager.request(task("a", "r"))
         assert abs(inspected(manager, "a").since - time()) < 60
-        redis_client.hset(keys.request("a"), "since", 1000)
+        record = json.loads(str(snapshot(redis_client, PREFIX)[keys.request("a")]))
+        redis_client.set(keys.request("a"), json.dumps(record | {"since": "1000"}))
         assert inspected(manager, "a").since == 1
         Executor(manager).take()
         assert inspected(manager, "a").since > 1000

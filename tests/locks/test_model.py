@@ -5,6 +5,7 @@ LOCK_MODEL_EXAMPLES=5000 runs it for longer.
 """
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -174,7 +175,7 @@ class LockMachine(RuleBasedStateMachine):
         """The model knows no tokens: each new one is greater than all that were given before."""
         new = [request for request in self.model.in_order("held") if request.token is None]
         for request in new:
-            request.token = int(found[self.keys.request(request.id)]["token"])
+            request.token = int(json.loads(found[self.keys.request(request.id)])["token"])
             assert request.token > self.last_token
             self.tokens.append((request.id, request.owner, request.token))
         tokens = {request.token for request in new if request.token}

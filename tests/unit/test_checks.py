@@ -58,7 +58,7 @@ def test_E001_url_of_unknown_scheme_is_the_only_error(settings: Settings) -> Non
 
     assert id == "django_task_locks.E001"
     assert "'http://host'" in message
-    assert "redis://, rediss://, unix://, embedded:// is accepted" in message
+    assert "redis+cluster://, rediss+cluster://, embedded:// is accepted" in message
 
 
 def test_E002_alias_that_caches_does_not_have(settings: Settings) -> None:

@@ -47,6 +47,17 @@ KEYS: dict[str, tuple[list[Any], list[Any], str]] = {
         [0, -1, 86_401, True, "5"],
         "seconds from 0.001 to 86400 or None are accepted",
     ),
+    "connect_timeout": (
+        [0.01, 600],
+        [0, 601, None, "3"],
+        "seconds from 0.01 to 600 are accepted",
+    ),
+    "reply_timeout": (
+        [0.01, 600],
+        [0, 601, None, "3"],
+        "seconds from 0.01 to 600 are accepted",
+    ),
+    "retries": ([0, 100], [-1, 101, 1.5, True, None], "a whole number from 0 to 100 is accepted"),
     "run_dir": (["/run/app", Path("/run/app")], ["", None, 7], "a directory is accepted"),
 }
 
@@ -79,7 +90,9 @@ def test_value_is_refused_with_the_key_and_what_is_accepted(key: str, value: Any
 def test_url_of_another_scheme_is_told_the_schemes() -> None:
     (problem,) = problems({"redis": "http://host"})
 
-    assert "redis://, rediss://, unix://, embedded://" in problem
+    assert (
+        "redis://, rediss://, unix://, redis+cluster://, rediss+cluster://, embedded://" in problem
+    )
 
 
 @pytest.mark.parametrize(

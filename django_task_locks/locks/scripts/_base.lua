@@ -1,10 +1,9 @@
 -- Reading and checking, shared by all operations. Nothing here writes.
 
+--@include _record
+
 local CHUNK = 3500 -- unpack fails near 8,000 values
 local GENERATION = 'generation:'
-local FIELDS = {
-  'state', 'score', 'owner', 'token', 'queue', 'lane', 'slot', 'x', 's', 'since', 'label',
-}
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -47,19 +46,18 @@ local function foreign_counter(key)
 end
 
 -- The request as a table; nil if unknown; nil and the key if a foreign value is in its place.
+-- Of its score, which says its place in the order, `rank` is the number.
 local function read(id)
-  local values = redis.pcall('HMGET', REQUEST .. id, unpack(FIELDS))
-  if values.err then return nil, REQUEST .. id end
-  if not values[1] then
-    return nil, redis.call('EXISTS', REQUEST .. id) == 1 and REQUEST .. id or nil
+  local record = redis.pcall('GET', REQUEST .. id)
+  if not record then return nil end
+  local is_json, request = pcall(cjson.decode, record)
+  if not is_json or type(request) ~= 'table' or not request.state then
+    return nil, REQUEST .. id
   end
-  local request = { id = id }
-  for index, name in ipairs(FIELDS) do request[name] = values[index] or '' end
-  request.score_text = request.score
-  request.score = tonumber(request.score)
-  request.exclusive = request.x == '' and {} or cjson.decode(request.x)
-  request.shared = request.s == '' and {} or cjson.decode(request.s)
-  request.is_hold = request.lane == ''
+  request.id = id
+  request.rank = tonumber(request.score)
+  request.exclusive = request.exclusive or {}
+  request.shared = request.shared or {}
   return request
 end
 
@@ -81,7 +79,7 @@ local function is_mine(request, owner, token)
   return (owner == '' or request.owner == owner) and (token == '' or request.token == token)
 end
 
--- First id of a wait queue and its score; nil where it is empty or no queue.
+-- First id of a wait queue and its rank; nil where it is empty or no queue.
 local function first_waiting(key)
   local head = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head.err or not head[1] then return nil end
@@ -108,9 +106,8 @@ local function survey(request, may_revoke, limit)
   local obstacles, revocable = {}, {}
   local function is_later_grant(id)
     if not may_revoke then return false end
-    local values = redis.pcall('HMGET', REQUEST .. id, 'state', 'score')
-    if values[1] ~= 'granted' or tonumber(values[2]) <= request.score then return false end
     local other = read(id)
+    if not other or other.state ~= 'granted' or other.rank <= request.rank then return false end
     return not (foreign(READY .. other.lane, 'zset') or foreign_queue(other))
   end
   local function holder(resource, mode, id)
@@ -121,8 +118,8 @@ local function survey(request, may_revoke, limit)
       obstacles[#obstacles + 1] = { resource, mode, id }
     end
   end
-  local function waiter(resource, mode, id, score)
-    if id and id ~= request.id and score < request.score then
+  local function waiter(resource, mode, id, rank)
+    if id and id ~= request.id and rank < request.rank then
       obstacles[#obstacles + 1] = { resource, mode, id }
     end
   end
@@ -137,10 +134,10 @@ local function survey(request, may_revoke, limit)
         or redis.call('SRANDMEMBER', LOCK .. resource, limit)
       for _, member in ipairs(members) do holder(resource, 'shared', member) end
     end
-    local id, score = first_waiting(WAIT_X .. resource)
-    local first, first_score = first_waiting(WAIT .. resource)
-    waiter(resource, 'exclusive', id, score)
-    if first ~= id then waiter(resource, 'shared', first, first_score) end
+    local id, rank = first_waiting(WAIT_X .. resource)
+    local first, first_rank = first_waiting(WAIT .. resource)
+    waiter(resource, 'exclusive', id, rank)
+    if first ~= id then waiter(resource, 'shared', first, first_rank) end
   end
   for _, resource in ipairs(request.shared) do
     local exclusive = redis.pcall('GET', LOCK .. resource)

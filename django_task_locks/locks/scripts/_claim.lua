@@ -26,11 +26,11 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
     settle()
   end
   while true do
-    local best, id, best_score
+    local best, id, best_rank
     for _, lane in ipairs(lanes) do
-      local candidate, score = first_waiting(READY .. lane)
-      if candidate and (not best or score < best_score) then
-        best, id, best_score = lane, candidate, score
+      local candidate, rank = first_waiting(READY .. lane)
+      if candidate and (not best or rank < best_rank) then
+        best, id, best_rank = lane, candidate, rank
       end
     end
     if not best then return { 'empty' } end
@@ -38,8 +38,9 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
     redis.call('ZREM', READY .. best, id)
     local request = read(id)
     if request and request.state == 'granted' then
-      set_state(request, 'held', 'owner', owner, 'slot', slot, 'token', token)
       redis.pcall('SREM', OWNER .. request.owner, id)
+      request.owner, request.slot, request.token = owner, slot, token
+      set_state(request, 'held')
       redis.call('SADD', OWNER .. owner, id)
       redis.call('HSET', slots, number, id)
       redis.call('HSET', OWNERS, owner, ttl)

@@ -2,11 +2,14 @@
 
 -- The reply, or nil where it is not that simple: then nothing has changed.
 local function free_unawaited()
-  local request = REQUEST .. id
-  local values = redis.pcall('HMGET', request, 'owner', 'token', 'x', 's', 'slot', 'lane')
-  if values[1] ~= owner or values[2] ~= token or values[5] or values[6] then return nil end
-  local exclusive = values[3] and cjson.decode(values[3]) or {}
-  local shared = values[4] and cjson.decode(values[4]) or {}
+  local key = REQUEST .. id
+  local record = redis.pcall('GET', key)
+  local is_json, request = pcall(cjson.decode, record)
+  if not is_json or type(request) ~= 'table' or request.owner ~= owner or request.token ~= token
+    or request.slot or request.lane then
+    return nil
+  end
+  local exclusive, shared = request.exclusive or {}, request.shared or {}
   if #exclusive + #shared > 1700 then return nil end
 
   local awaited, locks = { UNSETTLED }, {}
@@ -17,8 +20,8 @@ local function free_unawaited()
   for _, resource in ipairs(shared) do awaited[#awaited + 1] = WAIT_X .. resource end
   if redis.call('EXISTS', unpack(awaited)) > 0 then return nil end
 
-  local freed = { request, GRANT .. id }
-  if #locks > 0 then
+  local freed = { key, GRANT .. id }
+  if locks[1] then
     -- a lock that an operator deleted and somebody else took is left alone
     for index, holder in ipairs(redis.call('MGET', unpack(locks))) do
       if holder == id then freed[#freed + 1] = locks[index] end

@@ -10,9 +10,10 @@ local function each_wait_key(request, apply)
   for _, resource in ipairs(request.shared) do apply(WAIT .. resource) end
 end
 
-local function set_state(request, state, ...)
+local function set_state(request, state)
   request.state = state
-  redis.call('HSET', REQUEST .. request.id, 'state', state, 'since', now_ms(), ...)
+  request.since = since_now()
+  redis.call('SET', REQUEST .. request.id, record_of(request))
 end
 
 local function take(request)
@@ -41,7 +42,7 @@ local function give_back(request)
 end
 
 local function enqueue(request)
-  each_wait_key(request, function(key) redis.pcall('ZADD', key, request.score_text, request.id) end)
+  each_wait_key(request, function(key) redis.pcall('ZADD', key, request.score, request.id) end)
 end
 
 local function dequeue(request)
@@ -52,13 +53,13 @@ end
 -- here on; a task is granted until a worker claims it.
 local function grant(request)
   take(request)
-  if request.is_hold then
-    request.token = as_text(next_number())
-    set_state(request, 'held', 'token', request.token)
-  else
+  if request.lane then
     set_state(request, 'granted')
-    redis.call('ZADD', READY .. request.lane, request.score_text, request.id)
+    redis.call('ZADD', READY .. request.lane, request.score, request.id)
     light(request.lane)
+  else
+    request.token = as_text(next_number())
+    set_state(request, 'held')
   end
 end
 
@@ -75,15 +76,15 @@ end
 -- a later unclaimed grant in its way was sent back when the waiter arrived. What grant() writes
 -- besides the locks must be ours: it may not fail half-way.
 local function is_grantable(request)
-  if not request.is_hold and foreign(READY .. request.lane, 'zset') then return false end
+  if request.lane and foreign(READY .. request.lane, 'zset') then return false end
   for _, resource in ipairs(request.exclusive) do
     if redis.call('EXISTS', LOCK .. resource) == 1 then return false end
     if first_waiting(WAIT .. resource) ~= request.id then return false end
   end
   for _, resource in ipairs(request.shared) do
     if foreign(LOCK .. resource, 'set') then return false end
-    local _, score = first_waiting(WAIT_X .. resource)
-    if score and score < request.score then return false end
+    local _, rank = first_waiting(WAIT_X .. resource)
+    if rank and rank < request.rank then return false end
   end
   return true
 end
@@ -92,8 +93,8 @@ end
 -- exclusive one, or the run of shared ones before it, from `cursor` (a bound on the score) on. What
 -- is left of the run is noted, with the cursor to go on from.
 local function collect_after_exclusive(resource, cursor, most, candidate)
-  local id, score = first_waiting(WAIT_X .. resource)
-  local bound = score and '(' .. as_text(score) or '+inf'
+  local id, rank = first_waiting(WAIT_X .. resource)
+  local bound = rank and '(' .. as_text(rank) or '+inf'
   local run = redis.pcall(
     'ZRANGEBYSCORE', WAIT .. resource, cursor, bound, 'WITHSCORES', 'LIMIT', 0, most)
   if run.err then run = {} end
@@ -103,29 +104,29 @@ local function collect_after_exclusive(resource, cursor, most, candidate)
     return
   end
   redis.call('HDEL', UNSETTLED, resource)
-  if id and id == first_waiting(WAIT .. resource) then candidate(id, score) end
+  if id and id == first_waiting(WAIT .. resource) then candidate(id, rank) end
 end
 
 -- Where a shared request left, the run of shared waiters was grantable before: only the first
 -- exclusive waiter is a candidate, and only with no shared one before it.
 local function collect_after_shared(resource, candidate)
-  local id, score = first_waiting(WAIT .. resource)
-  if id and id == first_waiting(WAIT_X .. resource) then candidate(id, score) end
+  local id, rank = first_waiting(WAIT .. resource)
+  if id and id == first_waiting(WAIT_X .. resource) then candidate(id, rank) end
 end
 
 -- Grants those of the candidates that are grantable, in order, and returns their ids. Granting one
 -- never makes another grantable, so one pass is enough.
-local function grant_candidates(scores)
+local function grant_candidates(ranks)
   local order = {}
-  for id in pairs(scores) do order[#order + 1] = id end
-  table.sort(order, function(a, b) return scores[a] < scores[b] end)
+  for id in pairs(ranks) do order[#order + 1] = id end
+  table.sort(order, function(a, b) return ranks[a] < ranks[b] end)
   local granted = {}
   for _, id in ipairs(order) do
     local request = read(id)
     if request and request.state == 'waiting' and is_grantable(request) then
       dequeue(request)
       grant(request)
-      if request.is_hold then
+      if not request.lane then
         if type(redis.pcall('RPUSH', GRANT .. id, request.token)) == 'number' then
           redis.call('PEXPIRE', GRANT .. id, 60000)
         end
@@ -139,12 +140,12 @@ end
 -- After `gone` left its resources (as holder or waiter): grants every waiter that became grantable,
 -- and `also` if it is. More than one call's worth is left to `settle`.
 local function hand_over(gone, also)
-  local scores, left = {}, BATCH
-  local function candidate(id, score)
-    if not scores[id] then left = left - 1 end
-    scores[id] = score
+  local ranks, left = {}, BATCH
+  local function candidate(id, rank)
+    if not ranks[id] then left = left - 1 end
+    ranks[id] = rank
   end
-  if also then candidate(also.id, also.score) end
+  if also then candidate(also.id, also.rank) end
   for _, resource in ipairs(gone.exclusive) do
     if left > 0 then
       collect_after_exclusive(resource, '-inf', left, candidate)
@@ -153,21 +154,21 @@ local function hand_over(gone, also)
     end
   end
   for _, resource in ipairs(gone.shared) do collect_after_shared(resource, candidate) end
-  return grant_candidates(scores)
+  return grant_candidates(ranks)
 end
 
 -- One more batch of what earlier calls left.
 local function settle()
-  local scores, left = {}, BATCH
-  local function candidate(id, score)
-    if not scores[id] then left = left - 1 end
-    scores[id] = score
+  local ranks, left = {}, BATCH
+  local function candidate(id, rank)
+    if not ranks[id] then left = left - 1 end
+    ranks[id] = rank
   end
   for _, resource in ipairs(redis.call('HKEYS', UNSETTLED)) do
     if left <= 0 then break end
     collect_after_exclusive(resource, redis.call('HGET', UNSETTLED, resource), left, candidate)
   end
-  return grant_candidates(scores)
+  return grant_candidates(ranks)
 end
 
 local function is_unsettled() return redis.call('EXISTS', UNSETTLED) end
@@ -187,7 +188,7 @@ local function finish(request)
     if request.state == 'granted' then redis.pcall('ZREM', READY .. request.lane, request.id) end
   end
   redis.pcall('SREM', OWNER .. request.owner, request.id)
-  if request.slot ~= '' then
+  if request.slot then
     local number = request.slot:match('^%d+')
     if redis.pcall('HGET', SLOT .. request.owner, number) == request.id then
       redis.call('HDEL', SLOT .. request.owner, number)

@@ -12,6 +12,6 @@ local id, owner = ARGV[1], ARGV[2]
 local request, bad = read(id)
 bad = bad or foreign(OWNER .. owner, 'set')
 if bad then return { 'foreign', bad } end
-if request and request.owner == owner then return { 'refused', request.owner, request.token } end
+if request and request.owner == owner then return { 'refused', owner, request.token or '' } end
 redis.call('SREM', OWNER .. owner, id)
 return { 'forgotten' }

@@ -15,8 +15,9 @@ if bad then return { 'foreign', bad } end
 if not request then return { 'unknown' } end
 local most = tonumber(ARGV[2])
 local values = {
-  request.state, request.owner, request.queue, request.lane, request.slot,
-  request.score_text, request.token, request.since, request.label, request.x, request.s,
+  request.state, request.owner, request.queue or '', request.lane or '', request.slot or '',
+  request.score, request.token or '', request.since, request.label or '',
+  cjson.encode(request.exclusive), cjson.encode(request.shared),
 }
 if request.state == 'waiting' then
   append_obstacles(values, survey(request, false, most), most)

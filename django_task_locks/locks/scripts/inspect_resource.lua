@@ -31,7 +31,7 @@ local function add(kind, its_mode, id)
   values[#values + 1] = kind
   values[#values + 1] = its_mode
   values[#values + 1] = id
-  for _, name in ipairs({ 'state', 'owner', 'since', 'label', 'score_text' }) do
+  for _, name in ipairs({ 'state', 'owner', 'since', 'label', 'score' }) do
     values[#values + 1] = request[name] or ''
   end
 end

@@ -23,9 +23,9 @@ if bad then return { 'foreign', bad } end
 if not request then return { 'unknown' } end
 -- An owner alone names what that process took for itself, or what waits in that queue: never a task
 -- that one of its executors has claimed meanwhile.
-local is_claimed_task = request.state == 'held' and not request.is_hold
+local is_claimed_task = request.state == 'held' and request.lane
 if not is_mine(request, owner, token) or is_claimed_task and owner ~= '' and token == '' then
-  return { 'refused', request.owner, request.token }
+  return { 'refused', request.owner, request.token or '' }
 end
 bad = foreign_for_hand_over()
 if bad then return { 'foreign', bad } end

@@ -21,11 +21,27 @@
 
 local id, mode, owner, slot, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local queue, lane, description, priority, label = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10]
-local is_hold = lane == ''
 local exclusive, shared = {}, {}
-for index = 12, 11 + ARGV[11] do exclusive[#exclusive + 1] = ARGV[index] end
+for index = 12, 11 + ARGV[11] do exclusive[index - 11] = ARGV[index] end
 for index = 12 + ARGV[11], #ARGV do shared[#shared + 1] = ARGV[index] end
 
+local function or_nil(text)
+  if text ~= '' then return text end
+end
+
+local request = {
+  id = id, owner = owner, slot = or_nil(slot), label = or_nil(label), queue = or_nil(queue),
+  lane = or_nil(lane), exclusive = exclusive, shared = shared,
+}
+local is_hold = not request.lane
+
+-- Draws the number of its arrival, the first write of this script (see next_number).
+local function arrive(number)
+  request.rank = (100 - priority) * 8796093022208 + number -- 2^43
+  request.score = string.format('%.0f', request.rank)
+end
+
+--@include _record
 --@include _grant_free
 
 local granted = grant_free()
@@ -38,7 +54,7 @@ local refused = refusal(is_hold and owner or '', slot)
 if refused then return refused end
 local known, bad = read(id)
 if bad then return { 'foreign', bad } end
-if known then return { known.state, known.token } end
+if known then return { known.state, known.token or '' } end
 
 bad = foreign(OWNER .. owner, 'set') or foreign(LANES, 'hash') or foreign_counter(SEQ)
   or is_hold and foreign(OWNERS, 'hash')
@@ -64,18 +80,14 @@ local function is_free()
   return taken == 0
 end
 
-number = number or next_number()
-local score = score_of()
-local request = {
-  id = id, owner = owner, slot = slot, lane = lane, is_hold = is_hold, token = '',
-  score = score, score_text = as_text(score), exclusive = exclusive, shared = shared,
-}
+if not request.rank then arrive(next_number()) end
+request.token = nil
 
 -- Whether an unclaimed grant scores later than this request: only then anything can be revoked.
 local function has_later_grants()
   for _, other in ipairs(redis.call('HKEYS', LANES)) do
     local last = redis.pcall('ZREVRANGE', READY .. other, 0, 0, 'WITHSCORES')
-    if not last.err and last[2] and tonumber(last[2]) > score then return true end
+    if not last.err and last[2] and tonumber(last[2]) > request.rank then return true end
   end
   return false
 end
@@ -117,10 +129,10 @@ elseif redis.call('HSETNX', LANES, lane, description) == 1 then
   redis.call('HINCRBY', LANES, '', 1)
   light('')
 end
-redis.call('HSET', unpack(fields_of('waiting', request.score_text, '')))
 if #obstacles == 0 then
   grant(request)
-  return { request.state, request.token }
+  return { request.state, request.token or '' }
 end
 enqueue(request)
+set_state(request, 'waiting')
 return { 'waiting', '' }

@@ -14,9 +14,9 @@
 local request, bad = read(ARGV[1])
 if bad then return { 'foreign', bad } end
 if not request then return { 'unknown' } end
-local owner, number = request.owner, request.slot:match('^%d+')
-if request.state ~= 'held' or request.is_hold or not is_mine(request, ARGV[2], ARGV[3]) then
-  return { 'refused', owner, request.token }
+local owner, number = request.owner, request.slot and request.slot:match('^%d+')
+if request.state ~= 'held' or not request.lane or not is_mine(request, ARGV[2], ARGV[3]) then
+  return { 'refused', owner, request.token or '' }
 end
 local home = QUEUE .. request.queue
 bad = foreign(OWNER .. home, 'set') or foreign(READY .. request.lane, 'zset')
@@ -31,7 +31,7 @@ if number and redis.pcall('HGET', SLOT .. owner, number) == request.id then
 end
 redis.call('SADD', OWNER .. home, request.id)
 enqueue(request)
-set_state(request, 'waiting', 'owner', home)
-redis.call('HDEL', REQUEST .. request.id, 'slot', 'token')
+request.owner, request.slot, request.token = home, nil, nil
+set_state(request, 'waiting')
 local granted = hand_over(request, request)
 return reply('requeued', reply(is_unsettled(), granted))

@@ -22,7 +22,7 @@ end
 local ids = {}
 for _, id in ipairs(redis.call('SMEMBERS', OWNER .. owner)) do
   local request = read(id)
-  if request then
+  if request and request.slot then
     local its_number, its_generation = request.slot:match('^(%d+)%.(%d+)$')
     if its_number == number and tonumber(its_generation) <= tonumber(generation) then
       ids[#ids + 1] = id
