@@ -21,6 +21,7 @@ from redis.exceptions import (
 
 from django_task_locks.exceptions import (
     ForeignValue,
+    InvalidTask,
     LockServiceUnavailable,
     OwnerClosed,
     StaleSlot,
@@ -50,7 +51,7 @@ MAX_REPORTED = 10
 CLOSED_KEPT_SECONDS = 30 * 24 * 3600
 _CONTROL_KEPT_SECONDS = 3600
 _CONTROL_MOST = 10_000
-_SHORTEST_WAIT = 0.001  # 0 would wait for ever
+_SHORTEST_WAIT = 0.01  # 0 would wait for ever, and Redis 6.2 takes 0.001 for 0
 
 # All that a client raises for a server's answer or silence; the two have no base in common.
 ERRORS = (RedisError, RedisClusterException)
@@ -176,6 +177,10 @@ def _request_arguments(request: LockRequest, mode: str) -> list[Argument]:
 
 
 def _granted_or_waiting(request: LockRequest, reply: list[str]) -> Grant | Waiting:
+    if reply[0] == "refused":
+        raise InvalidTask(
+            f"request id {request.id!r} is that of {reply[1]!r}: take a new one for each hold"
+        )
     if reply[0] == "waiting":
         return Waiting(request.id)
     return Grant(request.id, int(reply[1]) if reply[1] else None)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from django_task_locks.exceptions import InvalidResource, InvalidTask
-from django_task_locks.locks.keys import queue_owner
+from django_task_locks.locks.keys import QUEUE_OWNER, queue_owner
 from django_task_locks.locks.resources import normalized, resource_names
 
 _QUEUE = re.compile(r"\S{1,100}")
 _SLOT = re.compile(r"[0-9]{1,6}\.[0-9]{1,15}")
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
+MAX_LABEL = 1000
 
 
 def validated_queue(queue: object) -> str:
@@ -38,6 +39,17 @@ def validated_priority(priority: object) -> int:
     return int(priority)
 
 
+def validated_label(label: object) -> str:
+    """Returns the label; raises InvalidTask unless it is text of at most 1,000 characters."""
+    if isinstance(label, str) and len(label) <= MAX_LABEL:
+        if label.encode(errors="ignore").decode() == label:
+            return str(label)
+    raise InvalidTask(
+        f"label {str(label)[:60]!r}: text of at most {MAX_LABEL:,} characters that can be encoded "
+        "in UTF-8 is accepted"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
     """A queue plus the versions that its tasks need: a worker listens to what it can run."""
@@ -47,6 +59,9 @@ class Lane:
 
     def __post_init__(self) -> None:
         validated_queue(self.queue)
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # versions may be a dict
 
     @property
     def name(self) -> str:
@@ -72,8 +87,8 @@ class Claimant:
     slot: str = ""
 
     def __post_init__(self) -> None:
-        if not self.owner:
-            raise ValueError("owner '': a process is named <name>@<id>")
+        if not self.owner or self.owner.startswith(QUEUE_OWNER):
+            raise ValueError(f"owner {self.owner!r}: a process is named <name>@<id>")
         if self.slot and not _SLOT.fullmatch(self.slot):
             raise ValueError(f"slot {self.slot!r}: number.generation is accepted, as in 0.1")
 
@@ -102,6 +117,8 @@ class LockRequest:
         if not self.id:
             raise InvalidResource("request id '': the task's id is accepted")
         validated_priority(self.priority)
+        if self.label:
+            validated_label(self.label)
         exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
         object.__setattr__(self, "exclusive", exclusive)
         object.__setattr__(self, "shared", shared)

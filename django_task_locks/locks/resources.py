@@ -1,6 +1,7 @@
 """Objects to resource names. A name is text of 1 to 1,024 bytes in UTF-8, any characters."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from inspect import ismethod
 from typing import Any
 
 from django_task_locks.exceptions import InvalidResource
@@ -25,15 +26,15 @@ def resource_name(value: Any) -> str:
     """
     if isinstance(value, str):
         return _checked(str(value), value)
-    if isinstance(value, type):
-        raise InvalidResource(f"resource {value!r} is a class; {_ACCEPTED}")
-    if callable(method := getattr(value, "lock_resource_name", None)):
+    if (method := _naming_method(value)) is not None:
         name = method()
         if not isinstance(name, str):
             raise InvalidResource(
                 f"resource {value!r}: lock_resource_name() returned {name!r}, text is accepted"
             )
         return _checked(name, value)
+    if isinstance(value, type):
+        raise InvalidResource(f"resource {value!r} is a class; {_ACCEPTED}")
     if hasattr(value, "_meta") and hasattr(value, "_state"):
         return _checked(_model_name(value), value)
     raise InvalidResource(f"resource {value!r} of type {type(value).__name__}: {_ACCEPTED}")
@@ -49,7 +50,7 @@ def resource_names(values: Any) -> tuple[str, ...]:
     if type(values) is tuple and all(type(name) is str and _is_plain(name) for name in values):
         return values  # nearly always
     is_one = isinstance(values, str) or (hasattr(values, "_meta") and hasattr(values, "_state"))
-    if is_one or callable(getattr(values, "lock_resource_name", None)):
+    if is_one or _naming_method(values) is not None:
         return (resource_name(values),)
     if isinstance(values, bytes | bytearray | dict) or not isinstance(values, Iterable):
         raise InvalidResource(
@@ -75,6 +76,14 @@ def normalized(
             "lock something coarser that stands for all of them"
         )
     return tuple(sorted(only_exclusive)), tuple(sorted(only_shared))
+
+
+def _naming_method(value: Any) -> Callable[[], Any] | None:
+    """lock_resource_name() of an object, or of a class that has it as a class method."""
+    method: Callable[[], Any] | None = getattr(value, "lock_resource_name", None)
+    if isinstance(value, type):
+        return method if ismethod(method) else None
+    return method if callable(method) else None
 
 
 def _is_plain(name: str) -> bool:

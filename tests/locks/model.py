@@ -20,6 +20,10 @@ class Stale(Refused):
     pass
 
 
+class OfAnother(Refused):
+    """A hold asked for by the id of a request that another has."""
+
+
 @dataclass(frozen=True)
 class Process:
     """Who asks: a process, and where given, one of its executors as slot number and generation."""
@@ -116,6 +120,8 @@ class Model:
         if request.process:
             self.refuse(request.process)
         if known := self.requests.get(request.id):
+            if request.process and known.owner != request.process.owner:
+                raise OfAnother
             return known.state
         request.arrival = arrival
         request.owner = request.home

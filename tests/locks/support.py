@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from django_task_locks.locks import LockManager, LockRequest
+from django_task_locks.locks import LockManager, LockRequest, protocol
 from django_task_locks.locks.requests import Claimant, Claimed, Idle, Lane, Lanes
 
 WORKER = Claimant(owner="worker@1", slot="0.1", ttl=30)
@@ -86,3 +86,16 @@ class Executor:
 def _settled(reply: Claimed | Idle | Lanes) -> Claimed | Idle:
     assert not isinstance(reply, Lanes)
     return reply
+
+
+def request_all(manager: LockManager, requests: Iterable[LockRequest]) -> None:
+    """Many requests in few round trips."""
+    manager.request(task("loads the script"))
+    manager.release("loads the script")
+    pipeline = manager.client.pipeline(transaction=False)
+    for count, request in enumerate(requests, 1):
+        arguments = protocol.request(request).arguments
+        pipeline.execute_command(*manager._scripts["request"].by_digest(arguments))
+        if count % 1000 == 0:
+            pipeline.execute()
+    pipeline.execute()

@@ -6,23 +6,18 @@ import pytest
 from redis import Redis
 
 from django_task_locks.locks import LockManager
-from django_task_locks.locks.protocol import request as request_call
 from django_task_locks.locks.requests import Lane
-from tests.locks.support import WEB, WORKER, Executor, hold, task
+from tests.locks.support import WEB, WORKER, Executor, hold, request_all, task
 
 FEW, MANY = 100, 50_000
 
 
 def crowd(manager: LockManager, first: int, last: int) -> None:
     """Foreign requests: half of them hold or are granted a resource of their own, half wait."""
-    manager.request(task("loads the script"))
-    manager.release("loads the script")
-    pipeline = manager.client.pipeline(transaction=False)
-    for number in range(first, last):
-        foreign = task(f"foreign-{number}", f"foreign-{number // 2}")
-        call = request_call(foreign)
-        pipeline.execute_command(*manager._scripts["request"].by_digest(call.arguments))
-    pipeline.execute()
+    request_all(
+        manager,
+        (task(f"foreign-{number}", f"foreign-{number // 2}") for number in range(first, last)),
+    )
 
 
 def commands(client: Redis) -> dict[str, int]:

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from django_task_locks.exceptions import OwnerClosed, StaleSlot
+from django_task_locks.exceptions import InvalidTask, OwnerClosed, StaleSlot
 from django_task_locks.locks import AsyncLockManager, LockManager, LockRequest
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import (
@@ -157,6 +157,10 @@ class LockMachine(RuleBasedStateMachine):
             wanted = got = None
         except model.Stale:
             with pytest.raises(StaleSlot):
+                self.adapter.call(operation, *args, **options)
+            wanted = got = None
+        except model.OfAnother:
+            with pytest.raises(InvalidTask, match="take a new one"):
                 self.adapter.call(operation, *args, **options)
             wanted = got = None
         else:

@@ -46,6 +46,17 @@ class TestLockRequest:
             LockManager(redis_client, "test").request(LockRequest(id="a", shared=names))
         assert redis_client.dbsize() == 0
 
+    @pytest.mark.parametrize("label", ["x" * 1001, "\udcff", 7])
+    def test_a_label_that_cannot_be_sent_is_refused(self, label: Any) -> None:
+        with pytest.raises(InvalidTask, match="label"):
+            LockRequest(id="a", label=label)
+
+    def test_it_and_its_lane_can_be_told_apart_in_a_set(self) -> None:
+        lane = Lane(queue="bulk", versions={"app": "2"})
+        assert {lane, Lane(queue="bulk", versions={"app": "2"})} == {lane}
+        request = LockRequest(id="a", exclusive=("r",), lane=lane)
+        assert len({request, LockRequest(id="a", exclusive=("r",), lane=lane)}) == 1
+
     def test_an_empty_id_is_refused(self) -> None:
         with pytest.raises(InvalidResource, match="id"):
             LockRequest(id="")
@@ -112,6 +123,11 @@ class TestLane:
 
 
 class TestClaimant:
+    @pytest.mark.parametrize("owner", ["", "queue/default"])
+    def test_an_owner_that_is_no_process_is_refused(self, owner: str) -> None:
+        with pytest.raises(ValueError, match="owner"):
+            Claimant(owner=owner, ttl=30)
+
     @pytest.mark.parametrize("slot", ["", "0.1", "12.3456", "999999.999999999999999"])
     def test_a_slot_is_a_number_and_a_generation(self, slot: str) -> None:
         assert Claimant(owner="worker@1", ttl=30, slot=slot).slot == slot

@@ -25,6 +25,17 @@ class Shelf:
         return f"<Shelf {self.name!r}>"
 
 
+class Warehouse:
+    @classmethod
+    def lock_resource_name(cls) -> str:
+        return "warehouse"
+
+
+def test_a_class_with_a_class_method_for_it_has_a_name() -> None:
+    assert resource_name(Warehouse) == resource_name(Warehouse()) == "warehouse"
+    assert resource_names(Warehouse) == resource_names([Warehouse]) == ("warehouse",)
+
+
 def saved(model: type[Book], **fields: Any) -> Book:
     """As it comes from the database, which is not asked here."""
     instance = model(pk=7, **fields)

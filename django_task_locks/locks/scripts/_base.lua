@@ -3,6 +3,7 @@
 --@include _record
 
 local CHUNK = 3500 -- unpack fails near 8,000 values
+local MOST_SENT_BACK = 1000 -- by one request
 local GENERATION = 'generation:'
 
 local function now_ms()
@@ -100,8 +101,9 @@ end
 
 -- What stands in the way of a request, as far as one look at each of its resources tells:
 -- a list of {resource, mode, id}, at most `limit` for each shared lock, and the ids of unclaimed
--- grants that score later, which may be sent back (looked for only with `may_revoke`: it reads
--- every member of a shared lock). One that a foreign value keeps from going back is an obstacle.
+-- grants that score later, which may be sent back (looked for only with `may_revoke`). One that a
+-- foreign value keeps from going back is an obstacle, and so are those above MOST_SENT_BACK and
+-- those of a shared lock with more holders than that.
 local function survey(request, may_revoke, limit)
   local obstacles, revocable = {}, {}
   local function is_later_grant(id)
@@ -110,9 +112,9 @@ local function survey(request, may_revoke, limit)
     if not other or other.state ~= 'granted' or other.rank <= request.rank then return false end
     return not (foreign(READY .. other.lane, 'zset') or foreign_queue(other))
   end
-  local function holder(resource, mode, id)
+  local function holder(resource, mode, id, must_stay)
     if id == request.id then return end
-    if is_later_grant(id) then
+    if not must_stay and #revocable < MOST_SENT_BACK and is_later_grant(id) then
       revocable[#revocable + 1] = id
     else
       obstacles[#obstacles + 1] = { resource, mode, id }
@@ -130,9 +132,10 @@ local function survey(request, may_revoke, limit)
     elseif foreign(LOCK .. resource, 'set') then
       obstacles[#obstacles + 1] = { resource, 'foreign', '' }
     else
-      local members = may_revoke and redis.call('SMEMBERS', LOCK .. resource)
-        or redis.call('SRANDMEMBER', LOCK .. resource, limit)
-      for _, member in ipairs(members) do holder(resource, 'shared', member) end
+      local must_stay = not may_revoke or redis.call('SCARD', LOCK .. resource) > MOST_SENT_BACK
+      local members = must_stay and redis.call('SRANDMEMBER', LOCK .. resource, limit)
+        or redis.call('SMEMBERS', LOCK .. resource)
+      for _, member in ipairs(members) do holder(resource, 'shared', member, must_stay) end
     end
     local id, rank = first_waiting(WAIT_X .. resource)
     local first, first_rank = first_waiting(WAIT .. resource)

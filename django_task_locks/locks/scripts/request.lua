@@ -16,6 +16,7 @@
 --
 -- returns {"held", token} | {"granted", ""} | {"waiting", ""}
 --         | {"blocked", resource, mode, id, state, owner, since, label, ...}: seven for each obstacle
+--         | {"refused", owner, token}: a hold with the id of another owner's request
 --         | {"foreign", key} | {"closed", owner} | {"stale_slot", slot}
 -- A known id is answered with its present state, so that a repeated call changes nothing.
 
@@ -54,6 +55,9 @@ local refused = refusal(is_hold and owner or '', slot)
 if refused then return refused end
 local known, bad = read(id)
 if bad then return { 'foreign', bad } end
+if known and is_hold and known.owner ~= owner then
+  return { 'refused', known.owner, known.token or '' }
+end
 if known then return { known.state, known.token or '' } end
 
 bad = foreign(OWNER .. owner, 'set') or foreign(LANES, 'hash') or foreign_counter(SEQ)

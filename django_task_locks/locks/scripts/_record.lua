@@ -1,0 +1,16 @@
+-- The record of a request: a JSON object, without what is empty (Lua writes no entries as {}).
+
+local function since_now()
+  local time = redis.call('TIME')
+  return string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+end
+
+local function record_of(request)
+  return cjson.encode({
+    state = request.state, score = request.score, owner = request.owner, since = request.since,
+    token = request.token, queue = request.queue, lane = request.lane, slot = request.slot,
+    label = request.label,
+    exclusive = request.exclusive[1] and request.exclusive,
+    shared = request.shared[1] and request.shared,
+  })
+end
