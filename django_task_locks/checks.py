@@ -5,7 +5,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Warning, register
 
 from django_task_locks import conf, connections
 
@@ -28,6 +28,24 @@ def check_redis(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> Seque
     return [Error(problem, id="django_task_locks.E002")] if problem else []
 
 
+def check_caches_beside(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> Sequence[CheckMessage]:
+    """W001: the clear() of a cache would delete all locks."""
+    if check_settings(None) or check_redis(None):
+        return []
+    return [
+        Warning(
+            f"The locks are in the Redis database of the cache {alias!r}, whose clear() would "
+            "delete them while tasks run.",
+            hint="Give TASK_LOCKS['redis'] a database of its own, such as redis://host:6379/1.",
+            id="django_task_locks.W001",
+        )
+        for alias in connections.caches_beside()
+    ]
+
+
 def register_all() -> None:
     register(check_settings, "django_task_locks")
     register(check_redis, "django_task_locks")
+    register(check_caches_beside, "django_task_locks")

@@ -85,6 +85,13 @@ def location_problem() -> str | None:
     return None
 
 
+def caches_beside() -> list[str]:
+    """Aliases of the caches whose clear() would delete the locks."""
+    if get_settings().redis.startswith("embedded://"):
+        return []
+    return Endpoint.from_settings().caches_beside()
+
+
 # ------------------------------------------------------------------------------------------------
 
 _AsyncEntry = tuple[AsyncLockManager, AsyncGenerator[AsyncLockManager, None]]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import redis.asyncio
 import redis.asyncio.cluster
@@ -92,6 +92,14 @@ class Endpoint:
         ]
         return ",".join(hosts) + (parts.path if parts.path != "/" else "")
 
+    def caches_beside(self) -> list[str]:
+        """Aliases of the caches in the same Redis database, which their clear() empties."""
+        return [alias for alias in caches if self._database in _databases_of(alias)]
+
+    @property
+    def _database(self) -> tuple[str, str]:
+        return _database(self.url)
+
     def transport(self, limits: Limits) -> Transport:
         """For synchronous use. Connects to nothing yet; raises ImproperlyConfigured for a URL that
         leads nowhere.
@@ -172,6 +180,25 @@ class Endpoint:
             pool: redis.asyncio.ConnectionPool = manager.master_for(service).connection_pool
             return pool
         return redis.asyncio.ConnectionPool.from_url(self.url, **parameters)
+
+
+def _database(url: str) -> tuple[str, str]:
+    """Which database a URL means: where the server is, and its number."""
+    parts = urlsplit(url)
+    number = parse_qs(parts.query).get("db", [""])[-1]
+    if parts.scheme == "unix":
+        return parts.path, number or "0"
+    number = number or parts.path.strip("/")
+    return _without_credentials(parts).removesuffix(":6379"), number or "0"
+
+
+def _databases_of(alias: str) -> list[tuple[str, str]]:
+    settings = caches.settings[alias]
+    if "redis" not in str(settings.get("BACKEND", "")).lower():
+        return []
+    location = settings.get("LOCATION", "")
+    urls = location.split(",") if isinstance(location, str) else location
+    return [_database(str(url).strip()) for url in urls]
 
 
 def _without_credentials(parts: SplitResult) -> str:

@@ -41,9 +41,9 @@ def validated_priority(priority: object) -> int:
 
 def validated_label(label: object) -> str:
     """Returns the label; raises InvalidTask unless it is text of at most 1,000 characters."""
-    if isinstance(label, str) and len(label) <= MAX_LABEL:
-        if label.encode(errors="ignore").decode() == label:
-            return str(label)
+    is_short = isinstance(label, str) and len(label) <= MAX_LABEL
+    if is_short and str(label).encode(errors="ignore").decode() == label:
+        return str(label)
     raise InvalidTask(
         f"label {str(label)[:60]!r}: text of at most {MAX_LABEL:,} characters that can be encoded "
         "in UTF-8 is accepted"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from redis import Redis
 from redis.cluster import RedisCluster
 from redis.connection import AbstractConnection, ConnectionPool
-from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
+from redis.exceptions import NoScriptError, ResponseError
 
 from django_task_locks.locks.protocol import Argument
 
@@ -152,13 +152,9 @@ class OwnConnections(Transport):
     def _call(self, exchange: Callable[[AbstractConnection, Any], T], what: Any) -> T:
         connection = self._take()
         try:
-            try:
-                reply = exchange(connection, what)
-            except (ConnectionError, TimeoutError):
-                connection.disconnect()
-                reply = connection.retry.call_with_retry(
-                    lambda: exchange(connection, what), lambda error: connection.disconnect()
-                )
+            reply = connection.retry.call_with_retry(
+                lambda: exchange(connection, what), lambda error: connection.disconnect()
+            )
         except ResponseError:
             self._idle.append(connection)  # it was an answer
             raise

@@ -9,20 +9,21 @@ from typing import Self
 
 
 class Relay:
-    """Listens on a socket of its own. `lose_reply()`: the next command gets to the server, and when
-    the server has answered, the connection to the client is cut instead of passing the answer on.
+    """Listens on a socket of its own. `lose_reply(times)`: the next so many commands get to the
+    server, and when it has answered, the connection to the client is cut instead of passing the
+    answer on.
     """
 
     def __init__(self, server: Path, directory: Path) -> None:
         self.path = directory / "relay.sock"
         self.lost = 0
         self._server = server
-        self._is_losing = False
+        self._to_lose = 0
         self._listener = socket.socket(socket.AF_UNIX)
         self._thread = Thread(target=self._accept, daemon=True)
 
-    def lose_reply(self) -> None:
-        self._is_losing = True
+    def lose_reply(self, times: int = 1) -> None:
+        self._to_lose = times
 
     def __enter__(self) -> Self:
         self._listener.bind(str(self.path))
@@ -58,8 +59,8 @@ class Relay:
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
             while data := server.recv(1 << 16):
-                if self._is_losing:
-                    self._is_losing = False
+                if self._to_lose:
+                    self._to_lose -= 1
                     self.lost += 1
                     break
                 client.sendall(data)

@@ -10,6 +10,7 @@ from redis.retry import Retry
 
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.requests import Blocked, Claimed, Ended, Grant, Waiting
+from django_task_locks.locks.transport import OwnConnections
 from tests.locks.conftest import PREFIX
 from tests.locks.relay import Relay
 from tests.locks.scene import KEYS, OPERATIONS, is_intact, prepare
@@ -120,10 +121,12 @@ class TestLostReply:
             yield relay
         relay.path.unlink()
 
-    @pytest.fixture
-    def losing(self, relay: Relay) -> Iterator[LockManager]:
+    @pytest.fixture(params=["a client's connections", "own connections"])
+    def losing(self, relay: Relay, request: pytest.FixtureRequest) -> Iterator[LockManager]:
         with Redis(unix_socket_path=str(relay.path), retry=ONCE) as client:
-            yield LockManager(client, PREFIX)
+            pool = client.connection_pool
+            own = OwnConnections(pool) if request.param == "own connections" else client
+            yield LockManager(own, PREFIX)
 
     def test_L20_a_grant_is_not_reported_as_blocked_by_itself(
         self, relay: Relay, losing: LockManager

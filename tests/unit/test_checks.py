@@ -37,8 +37,8 @@ def found() -> list[tuple[str, str]]:
     ]
 
 
-def test_settings_of_these_tests_are_well() -> None:
-    assert found() == []
+def test_settings_of_these_tests_are_well_but_share_a_database_with_a_cache() -> None:
+    assert [id for id, _ in found()] == ["django_task_locks.W001"]
 
 
 def test_E001_unknown_key_and_refused_value_are_an_error_each(settings: Settings) -> None:
@@ -107,7 +107,40 @@ def test_django_redis_cache_is_well_though_its_server_is_away(
     settings.CACHES = {"default": LOCMEM, "locks": redis_cache(client, "redis://127.0.0.1:1/0")}
     settings.TASK_LOCKS = {"redis": "locks"}
 
-    assert found() == []
+    assert [id for id, _ in found()] == ["django_task_locks.W001"]
+
+
+class TestW001CacheInTheSameDatabase:
+    @pytest.mark.parametrize(
+        ("cache", "locks"),
+        [
+            ("redis://h:6379/0", "redis://h"),
+            ("redis://:secret@h/2", "redis://user:other@h:6379/2"),
+            ("redis://h?db=3", "redis://h/3"),
+            ("unix:///a.sock?db=1", "unix:///a.sock?db=1"),
+            (["redis://h/1", "redis://replica/1"], "redis://h/1"),
+        ],
+    )
+    def test_its_clear_would_delete_the_locks(
+        self, settings: Settings, cache: str | list[str], locks: str
+    ) -> None:
+        settings.CACHES = {"default": LOCMEM, "pages": redis_cache() | {"LOCATION": cache}}
+        settings.TASK_LOCKS = {"redis": locks}
+
+        ((id, message),) = found()
+
+        assert id == "django_task_locks.W001"
+        assert "cache 'pages'" in message
+        assert "secret" not in message
+
+    @pytest.mark.parametrize(
+        "locks", ["redis://h/1", "redis://h:6380/0", "redis://other/0", "embedded:///data"]
+    )
+    def test_another_database_is_well(self, settings: Settings, locks: str) -> None:
+        settings.CACHES = {"default": redis_cache() | {"LOCATION": "redis://h:6379/0"}}
+        settings.TASK_LOCKS = {"redis": locks}
+
+        assert found() == []
 
 
 @pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///no.sock"])
@@ -135,7 +168,8 @@ print(json.dumps([message.id for message in checks.run_checks(tags=["django_task
 
     output = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment)
 
-    assert json.loads(output) == ([] if has_redis else ["django_task_locks.E002"])
+    number = "W001" if has_redis else "E002"
+    assert json.loads(output) == [f"django_task_locks.{number}"]
 
 
 @pytest.mark.parametrize(
