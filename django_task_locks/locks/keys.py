@@ -6,6 +6,9 @@ The scripts receive these names as literals (`lua_literals`), so no script spell
 import re
 from dataclasses import dataclass, field
 
+# The first character of a lock's value: whether somebody (perhaps) waits for the resource.
+AWAITED, UNAWAITED = "+", "-"
+
 _PREFIX = re.compile(r"[A-Za-z0-9_.:/@-]{1,64}")
 
 
@@ -17,7 +20,8 @@ class Keys:
     request:<id>                  STRING  one request as JSON: state, score, owner, since; where not
                                           empty token, queue and lane (of a task), slot, label,
                                           exclusive, shared
-    lock:<resource>               STRING  the exclusive holder's id, or
+    lock:<resource>               STRING  the exclusive holder's id after a mark: "-", or "+" once
+                                          somebody waits; "+" alone where it is free, but waited for
                                   SET     the shared holders' ids (granted ones included)
     wait:all:<resource>           ZSET    waiting ids by score
     wait:x:<resource>             ZSET    those of them that wait for exclusive access
@@ -137,6 +141,7 @@ class Keys:
             "GRANT": self.grant(""),
             "QUEUE": queue_owner(""),
         }
+        names |= {"AWAITED": AWAITED, "UNAWAITED": UNAWAITED}
         return {name: f"'{key}'" for name, key in names.items()}
 
 

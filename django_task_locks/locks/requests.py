@@ -12,7 +12,6 @@ from django_task_locks.locks.resources import normalized, resource_names
 _QUEUE = re.compile(r"\S{1,100}")
 _SLOT = re.compile(r"[0-9]{1,6}\.[0-9]{1,15}")
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
-MAX_LABEL = 1000
 
 
 def validated_queue(queue: object) -> str:
@@ -40,14 +39,10 @@ def validated_priority(priority: object) -> int:
 
 
 def validated_label(label: object) -> str:
-    """Returns the label; raises InvalidTask unless it is text of at most 1,000 characters."""
-    is_short = isinstance(label, str) and len(label) <= MAX_LABEL
-    if is_short and str(label).encode(errors="ignore").decode() == label:
+    """Returns the label; raises InvalidTask unless it is text that can be encoded in UTF-8."""
+    if isinstance(label, str) and label.encode(errors="ignore").decode() == label:
         return str(label)
-    raise InvalidTask(
-        f"label {str(label)[:60]!r}: text of at most {MAX_LABEL:,} characters that can be encoded "
-        "in UTF-8 is accepted"
-    )
+    raise InvalidTask(f"label {label!r}: text that can be encoded in UTF-8 is accepted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from django_task_locks.locks.keys import Keys
+from django_task_locks.locks.keys import AWAITED, Keys
 from tests.locks.model import Model, Request
 from tests.locks.snapshot import Value
 
@@ -74,7 +74,7 @@ def expected(model: Model, keys: Keys) -> dict[str, Value]:
 def observed(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
     """The snapshot in the form of `expected`: without times, counters and wake markers."""
     found: dict[str, Any] = {}
-    for key, value in snapshot.items():
+    for key, value in without_marks(snapshot, keys).items():
         if key == keys.seq or key.startswith(keys.wake("")):
             continue
         if key.startswith(keys.request("")):
@@ -86,6 +86,32 @@ def observed(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
         else:
             found[key] = value
     return found
+
+
+def without_marks(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
+    """With the bare ids of exclusive holders as the values of their locks."""
+    return {
+        key: value[1:] if key.startswith(keys.lock("")) and isinstance(value, str) else value
+        for key, value in snapshot.items()
+        if value != AWAITED
+    }
+
+
+def unmarked(snapshot: dict[str, Value], keys: Keys) -> set[str]:
+    """The resources that somebody waits for and whose locks do not tell so, and the free ones whose
+    locks tell so though nobody waits. None, if all is well.
+    """
+    waited = {key.removeprefix(keys.wait("")) for key in snapshot if key.startswith(keys.wait(""))}
+    locks = {
+        key.removeprefix(keys.lock("")): value
+        for key, value in snapshot.items()
+        if key.startswith(keys.lock(""))
+    }
+    marked = {
+        name for name, value in locks.items() if isinstance(value, set) or value[0] == AWAITED
+    }
+    free = {name for name, value in locks.items() if value == AWAITED}
+    return (waited - marked) | (free - waited)
 
 
 def lit_lanes(snapshot: dict[str, Value], keys: Keys) -> set[str]:

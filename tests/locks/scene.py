@@ -88,6 +88,7 @@ def is_intact(found: dict[str, Value], lost: str = "") -> bool:
     """
     id = lost.removeprefix(KEYS.request("")) if lost.startswith(KEYS.request("")) else ""
     wanted = layout.of_requests({key: found[key] for key in found if key != lost}, KEYS)
+    found = layout.without_marks(found, KEYS)
     present = {key for key in found if key.startswith(FAMILIES_OF_REQUESTS)}
     return all(
         _without(found.get(key), id) == _without(wanted.get(key), id)

@@ -105,11 +105,12 @@ class TestConnections:
             LockManager(redis_client, prefix)
 
     def test_script_flush_heals(self, manager: LockManager, redis_client: Redis) -> None:
-        prepare(manager)
         for operation in OPERATIONS.values():
+            remove_all(redis_client, PREFIX)
+            prepare(manager)
             redis_client.script_flush()
             operation(manager)
-        assert is_intact(snapshot(redis_client, PREFIX))
+            assert is_intact(snapshot(redis_client, PREFIX))
 
 
 class TestLostReply:

@@ -105,6 +105,7 @@ class TestRequest:
     ) -> None:
         manager.request(hold("a", "r1"))
         manager.request(task("b", "r1", "r2"))
+        redis_client.delete(keys.lock("r2"))
         redis_client.rpush(keys.lock("r2"), "not ours")
         assert ("r2", "foreign", "") in [
             (blocker.resource, blocker.mode, blocker.id)

@@ -173,6 +173,7 @@ class LockMachine(RuleBasedStateMachine):
         self.learn_tokens(found)
         assert layout.observed(found, self.keys) == layout.expected(self.model, self.keys)
         assert int(str(found.get(self.keys.seq, 0))) >= max(self.last_arrival, self.last_token)
+        assert layout.unmarked(found, self.keys) == set()
         self.compare_markers(found)
 
     def learn_tokens(self, found: dict[str, Any]) -> None:

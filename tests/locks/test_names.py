@@ -27,7 +27,7 @@ NAMES = [
     "wait:x:r",
     "lock:r",
     "request:a",
-    "queue/default",
+    "queues/default",
     "{other}",
     "a{b}c",
     "}{",

@@ -88,7 +88,7 @@ def test_an_interrupted_call_takes_its_connection_with_it(
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(KeyboardInterrupt):
-            owning.wait_for_ready(["nothing"], 3)
+            owning.wait_for_grant("nothing", 3)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

@@ -46,7 +46,7 @@ class TestLockRequest:
             LockManager(redis_client, "test").request(LockRequest(id="a", shared=names))
         assert redis_client.dbsize() == 0
 
-    @pytest.mark.parametrize("label", ["x" * 1001, "\udcff", 7])
+    @pytest.mark.parametrize("label", ["\udcff", b"nightly", 7])
     def test_a_label_that_cannot_be_sent_is_refused(self, label: Any) -> None:
         with pytest.raises(InvalidTask, match="label"):
             LockRequest(id="a", label=label)

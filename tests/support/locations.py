@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from tests.support.sentinel import SERVICE
+from tests.support.sentinel import SERVICE, SentinelGroup
 from tests.support.services import WAYS, BySentinel, ByUrl, Services, Way
 
 ALIAS = "locks"
@@ -61,14 +61,16 @@ def by_alias(
     return Location(cache=cache, factory=factory, way=way or ByUrl(location))
 
 
-def by_sentinel(services: Services, db: int = 0, *, factory: str = "", **options: Any) -> Location:
+def by_sentinel(
+    group: SentinelGroup, db: int = 0, *, factory: str = "", **options: Any
+) -> Location:
     """As the documentation of django-redis says it."""
     return by_alias(
         f"redis://{SERVICE}/{db}",
-        BySentinel(services.sentinel, db),
+        BySentinel(group, db),
         factory=factory,
         CLIENT_CLASS="django_redis.client.SentinelClient",
-        SENTINELS=services.sentinel.sentinels,
+        SENTINELS=group.sentinels,
         **options,
     )
 
@@ -127,11 +129,11 @@ LOCATIONS: dict[str, Callable[[Services], Location]] = {
         CONNECTION_POOL_KWARGS={"ssl_ca_certs": str(its.tls.certificates.authority)},
     ),
     "alias of a socket": lambda its: by_alias(its.valkey.url),
-    "Sentinel by the setting": lambda its: by_sentinel(its, factory=BY_SENTINEL),
-    "Sentinel by OPTIONS": lambda its: by_sentinel(its, CONNECTION_FACTORY=BY_SENTINEL),
-    "Sentinel, another database": lambda its: by_sentinel(its, 5, factory=BY_SENTINEL),
+    "Sentinel by the setting": lambda its: by_sentinel(its.sentinel, factory=BY_SENTINEL),
+    "Sentinel by OPTIONS": lambda its: by_sentinel(its.sentinel, CONNECTION_FACTORY=BY_SENTINEL),
+    "Sentinel, another database": lambda its: by_sentinel(its.sentinel, 5, factory=BY_SENTINEL),
     "Sentinel for RESP3, decoded": lambda its: by_sentinel(
-        its,
+        its.sentinel,
         factory=BY_SENTINEL,
         CONNECTION_POOL_KWARGS={"protocol": 3, "decode_responses": True},
     ),

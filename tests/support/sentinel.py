@@ -111,6 +111,10 @@ class SentinelGroup:
         self.sentinel.fail_over()
         self.wait_for_failover(before)
 
+    def replace_primary(self) -> None:
+        """The primary dies, and the replica becomes it."""
+        self.wait_for_failover(self.kill_primary())
+
     # ------------------------------------------------------------------------------------------
 
     def _role(self, server: ValkeyServer) -> str:

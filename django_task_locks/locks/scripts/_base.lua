@@ -75,6 +75,14 @@ local function refusal(owner, slot)
   if present and tonumber(present) > tonumber(generation) then return { 'stale_slot', slot } end
 end
 
+-- The id of the exclusive holder in a lock's value; nil in a mere mark that somebody waits. Text that
+-- is not ours is taken for a holder that nobody knows.
+local function holder_in(value)
+  if value == AWAITED then return nil end
+  local mark = value:sub(1, 1)
+  return (mark == AWAITED or mark == UNAWAITED) and value:sub(2) or value
+end
+
 -- Whether owner and token, where given, are those of the request.
 local function is_mine(request, owner, token)
   return (owner == '' or request.owner == owner) and (token == '' or request.token == token)
@@ -120,18 +128,25 @@ local function survey(request, may_revoke, limit)
       obstacles[#obstacles + 1] = { resource, mode, id }
     end
   end
+  -- Returns whether the lock can have no shared holders.
+  local function exclusive_holder(resource)
+    local value = redis.pcall('GET', LOCK .. resource)
+    if type(value) ~= 'table' then
+      local id = value and holder_in(value)
+      if id then holder(resource, 'exclusive', id) end
+      return true
+    end
+    local is_foreign = foreign(LOCK .. resource, 'set')
+    if is_foreign then obstacles[#obstacles + 1] = { resource, 'foreign', '' } end
+    return is_foreign
+  end
   local function waiter(resource, mode, id, rank)
     if id and id ~= request.id and rank < request.rank then
       obstacles[#obstacles + 1] = { resource, mode, id }
     end
   end
   for _, resource in ipairs(request.exclusive) do
-    local exclusive = redis.pcall('GET', LOCK .. resource)
-    if type(exclusive) ~= 'table' then
-      if exclusive then holder(resource, 'exclusive', exclusive) end
-    elseif foreign(LOCK .. resource, 'set') then
-      obstacles[#obstacles + 1] = { resource, 'foreign', '' }
-    else
+    if not exclusive_holder(resource) then
       local must_stay = not may_revoke or redis.call('SCARD', LOCK .. resource) > MOST_SENT_BACK
       local members = must_stay and redis.call('SRANDMEMBER', LOCK .. resource, limit)
         or redis.call('SMEMBERS', LOCK .. resource)
@@ -143,12 +158,7 @@ local function survey(request, may_revoke, limit)
     if first ~= id then waiter(resource, 'shared', first, first_rank) end
   end
   for _, resource in ipairs(request.shared) do
-    local exclusive = redis.pcall('GET', LOCK .. resource)
-    if type(exclusive) ~= 'table' then
-      if exclusive then holder(resource, 'exclusive', exclusive) end
-    elseif foreign(LOCK .. resource, 'set') then
-      obstacles[#obstacles + 1] = { resource, 'foreign', '' }
-    end
+    exclusive_holder(resource)
     waiter(resource, 'exclusive', first_waiting(WAIT_X .. resource))
   end
   return obstacles, revocable

@@ -12,21 +12,17 @@ local function free_unawaited()
   local exclusive, shared = request.exclusive or {}, request.shared or {}
   if #exclusive + #shared > 1700 then return nil end
 
-  local awaited, locks = { UNSETTLED }, {}
-  for index, resource in ipairs(exclusive) do
-    awaited[index + 1] = WAIT .. resource
-    locks[index] = LOCK .. resource
-  end
-  for _, resource in ipairs(shared) do awaited[#awaited + 1] = WAIT_X .. resource end
-  if redis.call('EXISTS', unpack(awaited)) > 0 then return nil end
-
-  local freed = { key, GRANT .. id }
-  if locks[1] then
-    -- a lock that an operator deleted and somebody else took is left alone
-    for index, holder in ipairs(redis.call('MGET', unpack(locks))) do
-      if holder == id then freed[#freed + 1] = locks[index] end
+  local freed, waits, value = {}, {}, UNAWAITED .. id
+  for index, resource in ipairs(exclusive) do freed[index] = LOCK .. resource end
+  for index, resource in ipairs(shared) do waits[index] = WAIT .. resource end
+  if freed[1] then
+    for _, its in ipairs(redis.call('MGET', unpack(freed))) do
+      if its ~= value then return nil end
     end
   end
+  if waits[1] and redis.call('EXISTS', unpack(waits)) > 0 then return nil end
+  freed[#freed + 1] = key
+  freed[#freed + 1] = GRANT .. id
   redis.call('DEL', unpack(freed))
   for _, resource in ipairs(shared) do redis.pcall('SREM', LOCK .. resource, id) end
   redis.pcall('SREM', OWNER .. owner, id)

@@ -2,51 +2,96 @@
 
 --@include _wake
 
-local function each_wait_key(request, apply)
-  for _, resource in ipairs(request.exclusive) do
-    apply(WAIT .. resource)
-    apply(WAIT_X .. resource)
-  end
-  for _, resource in ipairs(request.shared) do apply(WAIT .. resource) end
-end
-
 local function set_state(request, state)
   request.state = state
   request.since = since_now()
   redis.call('SET', REQUEST .. request.id, record_of(request))
 end
 
+-- Where somebody waits for a resource, its lock tells: it is a set, or its value begins with
+-- AWAITED, or is AWAITED alone where nobody holds it. So a lock that is not there, or has an
+-- UNAWAITED holder, needs no look at the queue. (It may tell so when the waiters have left.)
+
+local function is_awaited(resource) return redis.call('EXISTS', WAIT .. resource) == 1 end
+
+local function mark_awaited(resource)
+  local value = redis.pcall('GET', LOCK .. resource)
+  if not value then
+    redis.call('SET', LOCK .. resource, AWAITED)
+  elseif type(value) == 'string' and value:sub(1, 1) == UNAWAITED then
+    redis.call('SET', LOCK .. resource, AWAITED .. value:sub(2))
+  end
+end
+
+local function keep_mark(resource)
+  if is_awaited(resource) then redis.call('SET', LOCK .. resource, AWAITED, 'NX') end
+end
+
+local function drop_mark(resource)
+  if redis.pcall('GET', LOCK .. resource) == AWAITED and not is_awaited(resource) then
+    redis.call('DEL', LOCK .. resource)
+  end
+end
+
+local function each_resource(request, apply)
+  for _, resource in ipairs(request.exclusive) do apply(resource) end
+  for _, resource in ipairs(request.shared) do apply(resource) end
+end
+
 local function take(request)
   local pairs_to_set = {}
   for _, resource in ipairs(request.exclusive) do
+    local mark = is_awaited(resource) and AWAITED or UNAWAITED
     pairs_to_set[#pairs_to_set + 1] = LOCK .. resource
-    pairs_to_set[#pairs_to_set + 1] = request.id
+    pairs_to_set[#pairs_to_set + 1] = mark .. request.id
   end
   chunked(pairs_to_set, function(...) redis.call('MSET', ...) end)
-  for _, resource in ipairs(request.shared) do redis.call('SADD', LOCK .. resource, request.id) end
+  for _, resource in ipairs(request.shared) do
+    if redis.pcall('GET', LOCK .. resource) == AWAITED then redis.call('DEL', LOCK .. resource) end
+    redis.call('SADD', LOCK .. resource, request.id)
+  end
 end
 
 -- Frees only what is this request's: a foreign value, or a lock that an operator deleted and
 -- somebody else took, is left alone.
 local function give_back(request)
-  local keys, mine = {}, {}
-  for _, resource in ipairs(request.exclusive) do keys[#keys + 1] = LOCK .. resource end
+  local keys, mine, awaited = {}, {}, {}
+  for index, resource in ipairs(request.exclusive) do keys[index] = LOCK .. resource end
   for first = 1, #keys, CHUNK do
     local last = math.min(first + CHUNK - 1, #keys)
-    for index, holder in ipairs(redis.call('MGET', unpack(keys, first, last))) do
-      if holder == request.id then mine[#mine + 1] = keys[first + index - 1] end
+    for index, value in ipairs(redis.call('MGET', unpack(keys, first, last))) do
+      local position = first + index - 1
+      if value and holder_in(value) == request.id then
+        mine[#mine + 1] = keys[position]
+        if value:sub(1, 1) == AWAITED then awaited[#awaited + 1] = request.exclusive[position] end
+      end
     end
   end
   chunked(mine, function(...) redis.call('DEL', ...) end)
-  for _, resource in ipairs(request.shared) do redis.pcall('SREM', LOCK .. resource, request.id) end
+  for _, resource in ipairs(awaited) do keep_mark(resource) end
+  for _, resource in ipairs(request.shared) do
+    if redis.pcall('SREM', LOCK .. resource, request.id) == 1 then keep_mark(resource) end
+  end
 end
 
 local function enqueue(request)
-  each_wait_key(request, function(key) redis.pcall('ZADD', key, request.score, request.id) end)
+  for _, resource in ipairs(request.exclusive) do
+    redis.pcall('ZADD', WAIT_X .. resource, request.score, request.id)
+  end
+  each_resource(request, function(resource)
+    redis.pcall('ZADD', WAIT .. resource, request.score, request.id)
+    mark_awaited(resource)
+  end)
 end
 
 local function dequeue(request)
-  each_wait_key(request, function(key) redis.pcall('ZREM', key, request.id) end)
+  for _, resource in ipairs(request.exclusive) do
+    redis.pcall('ZREM', WAIT_X .. resource, request.id)
+  end
+  each_resource(request, function(resource)
+    redis.pcall('ZREM', WAIT .. resource, request.id)
+    drop_mark(resource)
+  end)
 end
 
 -- All locks are free for this request: give them. A hold (an immediate task's too) is held from
@@ -78,11 +123,13 @@ end
 local function is_grantable(request)
   if request.lane and foreign(READY .. request.lane, 'zset') then return false end
   for _, resource in ipairs(request.exclusive) do
-    if redis.call('EXISTS', LOCK .. resource) == 1 then return false end
+    local value = redis.pcall('GET', LOCK .. resource)
+    if value and value ~= AWAITED then return false end
     if first_waiting(WAIT .. resource) ~= request.id then return false end
   end
   for _, resource in ipairs(request.shared) do
-    if foreign(LOCK .. resource, 'set') then return false end
+    local value = redis.pcall('GET', LOCK .. resource)
+    if value and value ~= AWAITED and foreign(LOCK .. resource, 'set') then return false end
     local _, rank = first_waiting(WAIT_X .. resource)
     if rank and rank < request.rank then return false end
   end

@@ -5,25 +5,25 @@
 local function grant_free()
   if request.slot or #ARGV > 1700 then return nil end
   -- an owner that stands there with this TTL is not closed; a lane that stands there is known
-  if is_hold then
-    if redis.pcall('HGET', OWNERS, owner) ~= ttl then return nil end
-  elseif redis.pcall('HGET', LANES, lane) ~= description then
+  if redis.pcall('HGET', is_hold and OWNERS or LANES, is_hold and owner or lane) ~= kept then
     return nil
   end
 
-  local keys, waits, shared_locks = { REQUEST .. id, '' }, {}, {}
+  local keys, value = { REQUEST .. id, '' }, UNAWAITED .. id
   for index, resource in ipairs(exclusive) do
-    waits[index] = WAIT .. resource
     keys[2 * index + 1] = LOCK .. resource
-    keys[2 * index + 2] = id
+    keys[2 * index + 2] = value
   end
-  for index, resource in ipairs(shared) do
-    waits[#waits + 1] = WAIT_X .. resource
-    shared_locks[index] = LOCK .. resource
+  local waits, shared_locks = {}, {}
+  if shared[1] then
+    for index, resource in ipairs(shared) do
+      waits[index] = WAIT_X .. resource
+      shared_locks[index] = LOCK .. resource
+    end
+    if redis.call('EXISTS', unpack(waits)) > 0 then return nil end
+    -- an error is an exclusive holder, a mark that somebody waits, or something foreign
+    if redis.pcall('SDIFF', keys[1], unpack(shared_locks)).err then return nil end
   end
-  if waits[1] and redis.call('EXISTS', unpack(waits)) > 0 then return nil end
-  -- an error is an exclusive holder, or something foreign
-  if shared[1] and redis.pcall('SDIFF', keys[1], unpack(shared_locks)).err then return nil end
 
   local number = redis.pcall('INCR', SEQ)
   if type(number) ~= 'number' then return nil end

@@ -20,7 +20,9 @@ local mode = modes[type]
 if not mode then return { 'foreign', lock } end
 local holders, count = {}, 0
 if type == 'string' then
-  holders, count = { redis.call('GET', lock) }, 1
+  holders = { holder_in(redis.call('GET', lock)) }
+  count = #holders
+  if count == 0 then mode = '' end
 elseif type == 'set' then
   holders, count = redis.call('SRANDMEMBER', lock, most), redis.call('SCARD', lock)
 end

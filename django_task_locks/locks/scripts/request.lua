@@ -5,14 +5,13 @@
 -- ARGV[2]    mode: "wait" queues a blocked request, "try" leaves nothing of it
 -- ARGV[3]    owner: of a hold, the process that holds it from the grant on; of a task, queue/<queue>
 -- ARGV[4]    slot: number.generation of the executor that asks for the hold, or ""
--- ARGV[5]    ttl of the owner in seconds ("" for a task)
--- ARGV[6]    queue ("" for a hold)
--- ARGV[7]    lane ("" for a hold)
--- ARGV[8]    lane's description: JSON with queue and versions ("" for a hold)
--- ARGV[9]    priority, -100 to 100
--- ARGV[10]   label for operators
--- ARGV[11]   number of exclusive resources
--- ARGV[12..] the exclusive resources, then the shared ones
+-- ARGV[5]    lane, "" for a hold
+-- ARGV[6]    of a hold the owner's ttl in seconds; of a task its lane's description, JSON with queue
+--            and versions
+-- ARGV[7]    priority, -100 to 100
+-- ARGV[8]    label for operators
+-- ARGV[9]    number of exclusive resources
+-- ARGV[10..] the exclusive resources, then the shared ones
 --
 -- returns {"held", token} | {"granted", ""} | {"waiting", ""}
 --         | {"blocked", resource, mode, id, state, owner, since, label, ...}: seven for each obstacle
@@ -20,21 +19,27 @@
 --         | {"foreign", key} | {"closed", owner} | {"stale_slot", slot}
 -- A known id is answered with its present state, so that a repeated call changes nothing.
 
-local id, mode, owner, slot, ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local queue, lane, description, priority, label = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+local id, mode, owner, slot, lane, kept = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local priority, label, exclusive_count = ARGV[7], ARGV[8], tonumber(ARGV[9])
+local is_hold = lane == ''
 local exclusive, shared = {}, {}
-for index = 12, 11 + ARGV[11] do exclusive[index - 11] = ARGV[index] end
-for index = 12 + ARGV[11], #ARGV do shared[#shared + 1] = ARGV[index] end
+for index = 10, #ARGV do
+  if index < 10 + exclusive_count then
+    exclusive[index - 9] = ARGV[index]
+  else
+    shared[#shared + 1] = ARGV[index]
+  end
+end
 
 local function or_nil(text)
   if text ~= '' then return text end
 end
 
 local request = {
-  id = id, owner = owner, slot = or_nil(slot), label = or_nil(label), queue = or_nil(queue),
-  lane = or_nil(lane), exclusive = exclusive, shared = shared,
+  id = id, owner = owner, slot = or_nil(slot), label = or_nil(label), lane = or_nil(lane),
+  exclusive = exclusive, shared = shared,
 }
-local is_hold = not request.lane
+if not is_hold then request.queue = owner:sub(#QUEUE + 1) end
 
 -- Draws the number of its arrival, the first write of this script (see next_number).
 local function arrive(number)
@@ -67,10 +72,7 @@ if bad then return { 'foreign', bad } end
 
 local function is_free()
   local keys, locks = {}, {}
-  for _, resource in ipairs(exclusive) do
-    keys[#keys + 1] = LOCK .. resource
-    keys[#keys + 1] = WAIT .. resource
-  end
+  for index, resource in ipairs(exclusive) do keys[index] = LOCK .. resource end
   for _, resource in ipairs(shared) do
     keys[#keys + 1] = WAIT_X .. resource
     locks[#locks + 1] = LOCK .. resource
@@ -128,8 +130,8 @@ end
 
 redis.call('SADD', OWNER .. owner, id)
 if is_hold then
-  redis.call('HSET', OWNERS, owner, ttl)
-elseif redis.call('HSETNX', LANES, lane, description) == 1 then
+  redis.call('HSET', OWNERS, owner, kept)
+elseif redis.call('HSETNX', LANES, lane, kept) == 1 then
   redis.call('HINCRBY', LANES, '', 1)
   light('')
 end
