@@ -262,8 +262,8 @@ def _acquire(demand: _Demand) -> Held:
         else:
             outcome = locks.request(demand.request)
         while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
-            locks.wait_for_grant(demand.request.id, seconds)
-            outcome = locks.request(demand.request)
+            granted = locks.wait_for_grant(demand.request.id, seconds)
+            outcome = granted or locks.request(demand.request)
         if isinstance(outcome, Grant):
             return demand.granted(outcome)
         blockers = outcome.blockers if isinstance(outcome, Blocked) else None
@@ -284,8 +284,8 @@ async def _aacquire(demand: _Demand) -> Held:
         else:
             outcome = await locks.request(demand.request)
         while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
-            await locks.wait_for_grant(demand.request.id, seconds)
-            outcome = await locks.request(demand.request)
+            granted = await locks.wait_for_grant(demand.request.id, seconds)
+            outcome = granted or await locks.request(demand.request)
         if isinstance(outcome, Grant):
             return demand.granted(outcome)
         blockers = outcome.blockers if isinstance(outcome, Blocked) else None

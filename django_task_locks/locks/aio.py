@@ -86,7 +86,7 @@ class AsyncLockManager:
     async def wait_for_ready(self, lanes: Iterable[str], timeout: float) -> bool:
         return await self._send(protocol.wait_for_ready(self.keys, lanes, timeout))
 
-    async def wait_for_grant(self, id: str, timeout: float) -> bool:
+    async def wait_for_grant(self, id: str, timeout: float) -> Grant | None:
         return await self._send(protocol.wait_for_grant(self.keys, id, timeout))
 
     async def retire(self, claimant: Claimant) -> tuple[str, ...]:
@@ -150,11 +150,11 @@ class AsyncLockManager:
     # ------------------------------------------------------------------------------------------
 
     async def _settled(self, ended: Ended) -> Ended:
-        granted = ended.granted
-        while ended.has_more:
-            ended = await self._run(protocol.settle())
-            granted += ended.granted
-        return Ended(ended.status, granted)
+        last = ended
+        while last.has_more:
+            last = await self._run(protocol.settle())
+            ended = Ended(ended.status, ended.granted + last.granted)
+        return ended
 
     async def _run(self, call: Call[R]) -> R:
         script = self._scripts[call.script]

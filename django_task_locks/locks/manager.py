@@ -125,9 +125,9 @@ class LockManager:
         """
         return self._send(protocol.wait_for_ready(self.keys, lanes, timeout))
 
-    def wait_for_grant(self, id: str, timeout: float) -> bool:
-        """Blocks until a waiting request of a process is granted, or `timeout` seconds have passed;
-        returns whether there was a sign. Ask again by id in any case: a sign may be lost.
+    def wait_for_grant(self, id: str, timeout: float) -> Grant | None:
+        """Blocks until a waiting request of a process is granted, or `timeout` seconds have passed:
+        then ask again by its id, since the news may be lost. The news come once.
         """
         return self._send(protocol.wait_for_grant(self.keys, id, timeout))
 
@@ -215,11 +215,11 @@ class LockManager:
     # ------------------------------------------------------------------------------------------
 
     def _settled(self, ended: Ended) -> Ended:
-        granted = ended.granted
-        while ended.has_more:
-            ended = self._run(protocol.settle())
-            granted += ended.granted
-        return Ended(ended.status, granted)
+        last = ended
+        while last.has_more:
+            last = self._run(protocol.settle())
+            ended = Ended(ended.status, ended.granted + last.granted)
+        return ended
 
     def _run(self, call: Call[R]) -> R:
         try:

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from redis.exceptions import (
     BusyLoadingError,
@@ -71,8 +70,7 @@ _UNAVAILABLE = (
 _UNAVAILABLE_REPLIES = ("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED")
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class Call(NamedTuple, Generic[R]):
     """One script call: its file's name, its ARGV, and the reader of its reply."""
 
     script: str
@@ -80,8 +78,7 @@ class Call(Generic[R]):
     parse: Callable[[list[str]], R]
 
 
-@dataclass(frozen=True, slots=True)
-class Commands(Generic[R]):
+class Commands(NamedTuple, Generic[R]):
     """Plain commands that go together in one round trip, and the reader of their replies."""
 
     operation: str
@@ -103,18 +100,28 @@ def text(value: Any) -> str:
 
 def read_reply(call: Call[R], reply: Sequence[Any]) -> R:
     """The parsed reply; raises what the script refused with."""
-    word, *rest = [text(value) for value in reply]
+    try:
+        words = [value.decode() if type(value) is bytes else str(value) for value in reply]
+    except UnicodeDecodeError:  # a foreign value is named in it
+        words = [text(value) for value in reply]
+    if words[0] in _REFUSALS:
+        _raise_refusal(call, *words)
+    return call.parse(words)
+
+
+_REFUSALS = frozenset({"foreign", "closed", "stale_slot"})
+
+
+def _raise_refusal(call: Call[Any], word: str, *rest: str) -> NoReturn:
     if word == "foreign":
         _raise_foreign(repr(rest[0]), call.script)
     if word == "closed":
         raise OwnerClosed(
             f"owner {rest[0]!r} was declared missing; {call.script} was refused and did nothing"
         )
-    if word == "stale_slot":
-        raise StaleSlot(
-            f"slot {rest[0]} was given to a successor; {call.script} was refused and did nothing"
-        )
-    return call.parse([word, *rest])
+    raise StaleSlot(
+        f"slot {rest[0]} was given to a successor; {call.script} was refused and did nothing"
+    )
 
 
 def _raise_foreign(key: str, operation: str) -> NoReturn:
@@ -349,12 +356,12 @@ def wait_for_ready(keys: Keys, lanes: Iterable[str], timeout: float) -> Commands
     )
 
 
-def wait_for_grant(keys: Keys, id: str, timeout: float) -> Commands[bool]:
+def wait_for_grant(keys: Keys, id: str, timeout: float) -> Commands[Grant | None]:
     return Commands(
         "wait_for_grant",
         [keys.grant(id)],
         [("BLPOP", keys.grant(id), max(timeout, _SHORTEST_WAIT))],
-        lambda replies: bool(replies[0]),
+        lambda replies: Grant(id, int(replies[0][1])) if replies[0] else None,
     )
 
 

@@ -115,8 +115,10 @@ class LockRequest:
         if self.label:
             validated_label(self.label)
         exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
-        object.__setattr__(self, "exclusive", exclusive)
-        object.__setattr__(self, "shared", shared)
+        if exclusive != self.exclusive:
+            object.__setattr__(self, "exclusive", exclusive)
+        if shared != self.shared:
+            object.__setattr__(self, "shared", shared)
 
     @property
     def owner(self) -> str:

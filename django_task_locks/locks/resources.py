@@ -47,8 +47,8 @@ def resource_names(values: Any) -> tuple[str, ...]:
     """
     if values is None:
         return ()
-    if type(values) is tuple and all(type(name) is str and _is_plain(name) for name in values):
-        return values  # nearly always
+    if type(values) is tuple and _are_plain(values):
+        return values
     is_one = isinstance(values, str) or (hasattr(values, "_meta") and hasattr(values, "_state"))
     if is_one or _naming_method(values) is not None:
         return (resource_name(values),)
@@ -86,13 +86,15 @@ def _naming_method(value: Any) -> Callable[[], Any] | None:
     return method if callable(method) else None
 
 
-def _is_plain(name: str) -> bool:
-    return name.isascii() and 0 < len(name) <= MAX_NAME_BYTES
+def _are_plain(values: tuple[Any, ...]) -> bool:
+    """Whether these are names of the usual kind, found out for all of them at once."""
+    if set(map(type, values)) != {str}:
+        return not values
+    sizes = set(map(len, values))
+    return min(sizes) > 0 and max(sizes) <= MAX_NAME_BYTES and "".join(values).isascii()
 
 
 def _checked(name: str, value: Any) -> str:
-    if _is_plain(name):
-        return name
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

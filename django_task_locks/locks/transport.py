@@ -10,10 +10,17 @@ from typing import Any, TypeVar
 
 from redis import Redis
 from redis.cluster import RedisCluster
-from redis.connection import AbstractConnection, ConnectionPool
-from redis.exceptions import NoScriptError, ResponseError
+from redis.connection import ConnectionPool
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
 from django_task_locks.locks.protocol import Argument
+
+# hiredis at once, where it is there: redis-py looks at each argument once more
+pack: Callable[[Any], Any] | None
+try:
+    from hiredis import pack_command as pack
+except ImportError:
+    pack = None
 
 T = TypeVar("T")
 
@@ -63,15 +70,106 @@ class Transport(ABC):
         """Closes the connections that nobody is using; later commands open new ones."""
 
     @abstractmethod
-    def connection_to(self, key: str) -> AbstractConnection:
+    def connection_to(self, key: str) -> Any:
         """A new connection for the caller alone to the server that has this key, not yet open."""
 
 
-class ClientTransport(Transport):
-    """Through a client: its pool, its way to find the server, its retries."""
+class _SingleConnections(Transport):
+    """Each call has a connection for itself, which is of no use to another before it has ended."""
 
-    def __init__(self, client: Redis | RedisCluster) -> None:
-        self.client: Any = client
+    @abstractmethod
+    def _take(self) -> Any: ...
+
+    @abstractmethod
+    def _give_back(self, connection: Any) -> None: ...
+
+    def run(self, script: Script, arguments: Sequence[Argument]) -> Any:
+        try:
+            return self._call(_exchange, script.by_digest(arguments))
+        except NoScriptError:
+            return self._call(_exchange, script.by_source(arguments))
+
+    def send(self, commands: Sequence[Command]) -> list[Any]:
+        return self._call(_exchange_all, commands)
+
+    def _call(self, exchange: Callable[[Any, Any], T], what: Any) -> T:
+        connection = self._take()
+        try:
+            try:
+                return exchange(connection, what)
+            except (ConnectionError, TimeoutError) as error:
+                connection.disconnect()
+                return _again(connection, exchange, what, error)
+        except ResponseError:
+            raise  # it was an answer
+        except BaseException:
+            connection.disconnect()  # or the next one to use it would be given this one's answer
+            raise
+        finally:
+            self._give_back(connection)
+
+
+class ClientTransport(_SingleConnections):
+    """On connections of a client's pool, which are the pool's again after each call."""
+
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+
+    def _take(self) -> Any:
+        return self.client.connection_pool.get_connection()
+
+    def _give_back(self, connection: Any) -> None:
+        self.client.connection_pool.release(connection)
+
+    def drop_connections(self) -> None:
+        self.client.connection_pool.disconnect()
+
+    def connection_to(self, key: str) -> Any:
+        return _new_connection(self.client.connection_pool)
+
+
+class OwnConnections(_SingleConnections):
+    """On connections of our own, made as the pool makes its own: without the pool's lock, check
+    before each call and bookkeeping. A forked child opens its own.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.client = Redis(connection_pool=pool)
+        self._pool = pool
+        self._idle: deque[Any] = deque()
+        self._pid = os.getpid()
+
+    def drop_connections(self) -> None:
+        while self._idle:
+            try:
+                self._idle.pop().disconnect()
+            except IndexError:  # taken by another thread
+                return
+
+    def connection_to(self, key: str) -> Any:
+        return _new_connection(self._pool)
+
+    def _take(self) -> Any:
+        if self._pid != os.getpid():
+            self._idle, self._pid = deque(), os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _new_connection(self._pool)
+
+    def _give_back(self, connection: Any) -> None:
+        self._idle.append(connection)
+
+
+class ClusterTransport(Transport):
+    """Through a cluster's client, which connects when it is made: at the first command."""
+
+    def __init__(self, connect: Callable[[], RedisCluster]) -> None:
+        self._connect = connect
+
+    @cached_property
+    def client(self) -> Any:
+        return self._connect()
 
     def run(self, script: Script, arguments: Sequence[Argument]) -> Any:
         try:
@@ -89,102 +187,27 @@ class ClientTransport(Transport):
         return replies
 
     def drop_connections(self) -> None:
-        self.client.connection_pool.disconnect()
-
-    def connection_to(self, key: str) -> AbstractConnection:
-        return _new_connection(self.client.connection_pool)
-
-
-class ClusterTransport(ClientTransport):
-    """Through a cluster's client, which connects when it is made: at the first command."""
-
-    def __init__(self, connect: Callable[[], RedisCluster]) -> None:
-        self._connect = connect
-
-    @cached_property
-    def client(self) -> RedisCluster:
-        return self._connect()
-
-    def drop_connections(self) -> None:
         if "client" in vars(self):
             self.client.disconnect_connection_pools()
 
-    def connection_to(self, key: str) -> AbstractConnection:
+    def connection_to(self, key: str) -> Any:
         # asks the cluster first, so that a slot that has moved is followed
         self.client.execute_command("EXISTS", key)
-        return _new_connection(
-            self.client.get_redis_connection(self.client.get_node_from_key(key)).connection_pool
-        )
+        node = self.client.get_node_from_key(key)
+        return _new_connection(self.client.get_redis_connection(node).connection_pool)
 
 
-class OwnConnections(Transport):
-    """On connections of our own, made as the pool makes its own, which each serve one call at a
-    time: without the pool's lock, health check before each call and bookkeeping.
-
-    A forked child opens its own.
-    """
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        self.client = Redis(connection_pool=pool)
-        self._pool = pool
-        self._idle: deque[AbstractConnection] = deque()
-        self._pid = os.getpid()
-
-    def run(self, script: Script, arguments: Sequence[Argument]) -> Any:
-        try:
-            return self._call(_exchange, script.by_digest(arguments))
-        except NoScriptError:
-            return self._call(_exchange, script.by_source(arguments))
-
-    def send(self, commands: Sequence[Command]) -> list[Any]:
-        return self._call(_exchange_all, commands)
-
-    def drop_connections(self) -> None:
-        while self._idle:
-            try:
-                self._idle.pop().disconnect()
-            except IndexError:  # taken by another thread
-                return
-
-    def connection_to(self, key: str) -> AbstractConnection:
-        return _new_connection(self._pool)
-
-    def _call(self, exchange: Callable[[AbstractConnection, Any], T], what: Any) -> T:
-        connection = self._take()
-        try:
-            reply = connection.retry.call_with_retry(
-                lambda: exchange(connection, what), lambda error: connection.disconnect()
-            )
-        except ResponseError:
-            self._idle.append(connection)  # it was an answer
-            raise
-        except BaseException:
-            connection.disconnect()  # or the next one to use it would be given this one's answer
-            raise
-        self._idle.append(connection)
-        return reply
-
-    def _take(self) -> AbstractConnection:
-        if self._pid != os.getpid():
-            self._idle, self._pid = deque(), os.getpid()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return _new_connection(self._pool)
-
-
-def _new_connection(pool: ConnectionPool) -> AbstractConnection:
+def _new_connection(pool: ConnectionPool) -> Any:
     # not by the pool's own method, which counts those that it has made
-    connection: AbstractConnection = pool.connection_class(**pool.connection_kwargs)
-    return connection
+    return pool.connection_class(**pool.connection_kwargs)
 
 
-def _exchange(connection: AbstractConnection, command: Command) -> Any:
-    connection.send_packed_command(connection.pack_command(*command))
+def _exchange(connection: Any, command: Command) -> Any:
+    connection.send_packed_command([pack(command)] if pack else connection.pack_command(*command))
     return connection.read_response()
 
 
-def _exchange_all(connection: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
+def _exchange_all(connection: Any, commands: Sequence[Command]) -> list[Any]:
     connection.send_packed_command(connection.pack_commands(commands))
     replies, errors = [], []
     for _ in commands:
@@ -195,3 +218,19 @@ def _exchange_all(connection: AbstractConnection, commands: Sequence[Command]) -
     if errors:
         raise errors[0]
     return replies
+
+
+def _again(
+    connection: Any, exchange: Callable[[Any, Any], T], what: Any, first: Exception | None
+) -> T:
+    """By the connection's own retries, of which the first attempt was one that failed."""
+
+    def attempt() -> T:
+        nonlocal first
+        if first is not None:
+            error, first = first, None
+            raise error
+        return exchange(connection, what)
+
+    result: T = connection.retry.call_with_retry(attempt, lambda error: connection.disconnect())
+    return result

@@ -1,6 +1,6 @@
 """The control channel: messages to this worker, read without a thread and without polling."""
 
-from redis.connection import AbstractConnection
+from typing import Any
 
 from django_task_locks.connections import new_lock_manager
 from django_task_locks.locks import LockManager
@@ -21,7 +21,7 @@ class ControlChannel:
         self._wait = max(1.0, longest_wait)
         self._manager: LockManager = new_lock_manager(longest_wait=self._wait)
         self._key = self._manager.keys.control(owner)
-        self._connection: AbstractConnection | None = None
+        self._connection: Any = None
         self._is_pending = False
         self._asked_at = 0.0
         self._retry_at = 0.0
@@ -43,7 +43,7 @@ class ControlChannel:
             self._drop()
         if not self._is_pending:
             return None
-        return int(self._connection._sock.fileno())  # type: ignore[union-attr]
+        return int(self._connection._sock.fileno())
 
     def read(self) -> str | None:
         """The message that has come, None if the wait has only ended. Call when readable."""

@@ -148,8 +148,7 @@ def test_parent_and_child_use_locks_side_by_side(
 
 def client_ids(control: AnyClient) -> set[tuple[str, str]]:
     """Of all clients, on every node of a cluster."""
+    lists: Any = {"": control.client_list()}
     if isinstance(control, RedisCluster):
-        lists: dict[str, Any] = control.client_list(target_nodes=RedisCluster.ALL_NODES)
-    else:
-        lists = {"": control.client_list()}
+        lists = control.client_list(target_nodes=RedisCluster.ALL_NODES)
     return {(node, its["id"]) for node, clients in lists.items() for its in clients}

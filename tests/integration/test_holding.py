@@ -239,7 +239,7 @@ def test_an_interrupt_while_waiting_leaves_nothing(
     assert other.got.wait(5)
     before = leftovers(locks)
 
-    def interrupted(self: LockManager, id: str, timeout: float) -> bool:
+    def interrupted(self: LockManager, id: str, timeout: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LockManager, "wait_for_grant", interrupted)

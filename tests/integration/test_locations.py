@@ -6,6 +6,7 @@ import select
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -151,8 +152,9 @@ def enter_at_once() -> None:
 
 def cut(control: AnyClient) -> None:
     """All connections of others, on every node of a cluster."""
-    nodes = {"target_nodes": RedisCluster.ALL_NODES} if isinstance(control, RedisCluster) else {}
-    control.execute_command("CLIENT KILL", "TYPE", "NORMAL", "SKIPME", "YES", **nodes)
+    is_cluster = isinstance(control, RedisCluster)
+    nodes: Any = {"target_nodes": RedisCluster.ALL_NODES} if is_cluster else {}
+    control.client_kill_filter(_type="normal", skipme=True, **nodes)
 
 
 class TestWhatIsRefused:

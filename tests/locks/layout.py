@@ -79,7 +79,7 @@ def observed(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
             continue
         if key.startswith(keys.request("")):
             fields = json.loads(str(value))
-            assert fields.pop("since").isdigit()
+            assert isinstance(fields.pop("since"), int)
             found[key] = fields
         elif key in (keys.closed, keys.suspects):
             found[key] = set(value)
@@ -108,7 +108,9 @@ def unmarked(snapshot: dict[str, Value], keys: Keys) -> set[str]:
         if key.startswith(keys.lock(""))
     }
     marked = {
-        name for name, value in locks.items() if isinstance(value, set) or value[0] == AWAITED
+        name
+        for name, value in locks.items()
+        if isinstance(value, set) or str(value).startswith(AWAITED)
     }
     free = {name for name, value in locks.items() if value == AWAITED}
     return (waited - marked) | (free - waited)

@@ -28,7 +28,7 @@ def without_times(found: dict[str, Value]) -> dict[str, object]:
         if key in (KEYS.closed, KEYS.suspects):
             kept[key] = set(value)
         elif key.startswith(KEYS.request("")):
-            kept[key] = re.sub(r'"since":"\d+"', "", str(value))
+            kept[key] = re.sub(r'"since":\d+', "", str(value))
         elif key != KEYS.seq:
             kept[key] = value
     return kept

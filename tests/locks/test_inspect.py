@@ -62,7 +62,7 @@ class TestRequest:
         manager.request(task("a", "r"))
         assert abs(inspected(manager, "a").since - time()) < 60
         record = json.loads(str(snapshot(redis_client, PREFIX)[keys.request("a")]))
-        redis_client.set(keys.request("a"), json.dumps(record | {"since": "1000"}))
+        redis_client.set(keys.request("a"), json.dumps(record | {"since": 1000}))
         assert inspected(manager, "a").since == 1
         Executor(manager).take()
         assert inspected(manager, "a").since > 1000

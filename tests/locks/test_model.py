@@ -382,7 +382,8 @@ class LockMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def wait_for_grant(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(self.waiting_holds_that_were_granted()), label="id")
-        assert self.adapter.call("wait_for_grant", id, 5) is True
+        news = self.adapter.call("wait_for_grant", id, 5)
+        assert news == Grant(id, self.model.requests[id].token)
         self.model.requests[id].was_handed_over = False
         self.compare()
 

@@ -104,6 +104,10 @@ class ValkeyCluster:
         for node in self.nodes:
             node.ask("FLUSHALL")
 
+    def add_user(self, name: str, password: str, *rules: str) -> None:
+        for node in self.nodes:
+            node.ask("ACL", "SETUSER", name, "reset", "on", f">{password}", *rules)
+
     # -- slots ---------------------------------------------------------------------------------
 
     def slot_of(self, key: str) -> int:

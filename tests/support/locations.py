@@ -142,5 +142,8 @@ LOCATIONS: dict[str, Callable[[Services], Location]] = {
     "cluster URL whose first host is away": lambda its: by_cluster(
         its, f"127.0.0.1:1,{its.cluster.hosts}"
     ),
+    "cluster URL with a user": lambda its: by_cluster(
+        its, f"{its.guarded.user_credentials}@{its.cluster.hosts}"
+    ),
     "cluster URL for RESP3": lambda its: by_cluster(its, its.cluster.hosts, "?protocol=3"),
 }

@@ -103,14 +103,16 @@ class GuardedServer(ValkeyServer):
 
     @property
     def password_url(self) -> str:
-        return self._url("", self.password)
+        return f"redis://:{quote(self.password, safe='')}@127.0.0.1:{self.port}"
 
     @property
     def user_url(self) -> str:
-        return self._url(self.user_name, self.user_password)
+        return f"redis://{self.user_credentials}@127.0.0.1:{self.port}"
 
-    def _url(self, user: str, password: str) -> str:
-        return f"redis://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}"
+    @property
+    def user_credentials(self) -> str:
+        """As a URL has them; the cluster has the same user."""
+        return f"{self.user_name}:{quote(self.user_password, safe='')}"
 
     def start(self) -> "GuardedServer":
         super().start()

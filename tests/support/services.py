@@ -19,6 +19,7 @@ from redis.sentinel import Sentinel
 from tests.support.certificates import OpensslMissing
 from tests.support.cluster import ValkeyCluster
 from tests.support.redis_servers import GuardedServer, RedisMissing, RedisServer, TlsServer
+from tests.support.rights import IN_CLUSTER, minimal_rights
 from tests.support.sentinel import SERVICE, SentinelGroup
 from tests.support.servers import ValkeyServer
 
@@ -79,7 +80,10 @@ class Services:
 
     @cached_property
     def cluster(self) -> ValkeyCluster:
-        return self.start(lambda: ValkeyCluster(hz=HZ))
+        cluster = self.start(lambda: ValkeyCluster(hz=HZ))
+        rights = minimal_rights(self.prefix)
+        cluster.add_user(GuardedServer.user_name, GuardedServer.user_password, *rights, *IN_CLUSTER)
+        return cluster
 
 
 class Way(ABC):

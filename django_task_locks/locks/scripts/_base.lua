@@ -6,11 +6,6 @@ local CHUNK = 3500 -- unpack fails near 8,000 values
 local MOST_SENT_BACK = 1000 -- by one request
 local GENERATION = 'generation:'
 
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 -- The next number: of an arrival, or as a token. The first write of a script that takes anything: a
 -- server that refuses writes (out of memory, read-only, cannot save) refuses this one, before
 -- anything is half done. One that only frees needs no memory, and begins with a DEL.

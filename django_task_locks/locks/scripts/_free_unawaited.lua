@@ -1,30 +1,33 @@
 -- The usual end of a hold, in few commands: its owner has it, and nobody waits for what it leaves.
+-- Where it is not that simple it falls through, and nothing has changed. No function, as in
+-- _grant_free.
 
--- The reply, or nil where it is not that simple: then nothing has changed.
-local function free_unawaited()
+repeat
   local key = REQUEST .. id
-  local record = redis.pcall('GET', key)
-  local is_json, request = pcall(cjson.decode, record)
+  local is_json, request = pcall(cjson.decode, redis.pcall('GET', key))
   if not is_json or type(request) ~= 'table' or request.owner ~= owner or request.token ~= token
     or request.slot or request.lane then
-    return nil
+    break
   end
   local exclusive, shared = request.exclusive or {}, request.shared or {}
-  if #exclusive + #shared > 1700 then return nil end
+  if #exclusive + #shared > 1700 then break end
 
-  local freed, waits, value = {}, {}, UNAWAITED .. id
-  for index, resource in ipairs(exclusive) do freed[index] = LOCK .. resource end
-  for index, resource in ipairs(shared) do waits[index] = WAIT .. resource end
+  local freed, value, is_simple = {}, UNAWAITED .. id, true
+  for index = 1, #exclusive do freed[index] = LOCK .. exclusive[index] end
   if freed[1] then
-    for _, its in ipairs(redis.call('MGET', unpack(freed))) do
-      if its ~= value then return nil end
-    end
+    local values = redis.call('MGET', unpack(freed))
+    for index = 1, #values do is_simple = is_simple and values[index] == value end
   end
-  if waits[1] and redis.call('EXISTS', unpack(waits)) > 0 then return nil end
+  if shared[1] then
+    local waits = {}
+    for index, resource in ipairs(shared) do waits[index] = WAIT .. resource end
+    is_simple = is_simple and redis.call('EXISTS', unpack(waits)) == 0
+  end
+  if not is_simple then break end
   freed[#freed + 1] = key
   freed[#freed + 1] = GRANT .. id
   redis.call('DEL', unpack(freed))
   for _, resource in ipairs(shared) do redis.pcall('SREM', LOCK .. resource, id) end
   redis.pcall('SREM', OWNER .. owner, id)
   return { 'released', 0 }
-end
+until true

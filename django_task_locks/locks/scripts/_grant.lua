@@ -4,7 +4,7 @@
 
 local function set_state(request, state)
   request.state = state
-  request.since = since_now()
+  request.since = now_ms()
   redis.call('SET', REQUEST .. request.id, record_of(request))
 end
 

@@ -1,8 +1,8 @@
 -- The record of a request: a JSON object, without what is empty (Lua writes no entries as {}).
 
-local function since_now()
+local function now_ms()
   local time = redis.call('TIME')
-  return string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
 local function record_of(request)

@@ -11,10 +11,6 @@
 local id, owner, token = ARGV[1], ARGV[2], ARGV[3]
 
 --@include _free_unawaited
-
-local freed = free_unawaited()
-if freed then return freed end
-
 --@include _base
 --@include _grant
 

@@ -23,36 +23,24 @@ local id, mode, owner, slot, lane, kept = ARGV[1], ARGV[2], ARGV[3], ARGV[4], AR
 local priority, label, exclusive_count = ARGV[7], ARGV[8], tonumber(ARGV[9])
 local is_hold = lane == ''
 local exclusive, shared = {}, {}
-for index = 10, #ARGV do
-  if index < 10 + exclusive_count then
-    exclusive[index - 9] = ARGV[index]
-  else
-    shared[#shared + 1] = ARGV[index]
-  end
+for index = 1, exclusive_count do exclusive[index] = ARGV[index + 9] end
+for index = 10 + exclusive_count, #ARGV do shared[#shared + 1] = ARGV[index] end
+
+local request = { id = id, owner = owner, exclusive = exclusive, shared = shared }
+if slot ~= '' then request.slot = slot end
+if label ~= '' then request.label = label end
+if not is_hold then
+  request.lane = lane
+  request.queue = owner:sub(#QUEUE + 1)
 end
 
-local function or_nil(text)
-  if text ~= '' then return text end
-end
-
-local request = {
-  id = id, owner = owner, slot = or_nil(slot), label = or_nil(label), lane = or_nil(lane),
-  exclusive = exclusive, shared = shared,
-}
-if not is_hold then request.queue = owner:sub(#QUEUE + 1) end
-
--- Draws the number of its arrival, the first write of this script (see next_number).
-local function arrive(number)
+local function arrive(request, priority, number)
   request.rank = (100 - priority) * 8796093022208 + number -- 2^43
   request.score = string.format('%.0f', request.rank)
 end
 
 --@include _record
 --@include _grant_free
-
-local granted = grant_free()
-if granted then return granted end
-
 --@include _base
 --@include _grant
 
@@ -86,7 +74,7 @@ local function is_free()
   return taken == 0
 end
 
-if not request.rank then arrive(next_number()) end
+if not request.rank then arrive(request, priority, next_number()) end
 request.token = nil
 
 -- Whether an unclaimed grant scores later than this request: only then anything can be revoked.
