@@ -20,6 +20,6 @@ ONE = "one exclusive"
 TEN = "five exclusive + five shared"
 FIFTY = "fifty exclusive"
 
-ROUND_TRIP = "round trip: an empty EVALSHA call"
+ROUND_TRIP = "round trip: an empty EVALSHA call, plain client"
 PUSH = "LPUSH until another's BLPOP returns"
 HANDOFF = "hand-off"

@@ -1,12 +1,13 @@
--- The usual end of a hold, in few commands: its owner has it, and nobody waits for what it leaves.
+-- The usual end of a hold, in few commands: it is held, and nobody waits for what it leaves.
 -- Where it is not that simple it falls through, and nothing has changed. No function, as in
 -- _grant_free.
 
 repeat
   local key = REQUEST .. id
   local is_json, request = pcall(cjson.decode, redis.pcall('GET', key))
-  if not is_json or type(request) ~= 'table' or request.owner ~= owner or request.token ~= token
-    or request.slot or request.lane then
+  if not is_json or type(request) ~= 'table' or request.state ~= 'held' or request.slot
+    or request.lane or owner ~= '' and request.owner ~= owner
+    or token ~= '' and request.token ~= token then
     break
   end
   local exclusive, shared = request.exclusive or {}, request.shared or {}
@@ -28,6 +29,6 @@ repeat
   freed[#freed + 1] = GRANT .. id
   redis.call('DEL', unpack(freed))
   for _, resource in ipairs(shared) do redis.pcall('SREM', LOCK .. resource, id) end
-  redis.pcall('SREM', OWNER .. owner, id)
+  redis.pcall('SREM', OWNER .. request.owner, id)
   return { 'released', 0 }
 until true

@@ -23,10 +23,6 @@ local function mark_awaited(resource)
   end
 end
 
-local function keep_mark(resource)
-  if is_awaited(resource) then redis.call('SET', LOCK .. resource, AWAITED, 'NX') end
-end
-
 local function drop_mark(resource)
   if redis.pcall('GET', LOCK .. resource) == AWAITED and not is_awaited(resource) then
     redis.call('DEL', LOCK .. resource)
@@ -53,25 +49,31 @@ local function take(request)
 end
 
 -- Frees only what is this request's: a foreign value, or a lock that an operator deleted and
--- somebody else took, is left alone.
+-- somebody else took, is left alone. Returns the resources of which it left a mark.
 local function give_back(request)
-  local keys, mine, awaited = {}, {}, {}
+  local keys, free, marks, awaited = {}, {}, {}, {}
   for index, resource in ipairs(request.exclusive) do keys[index] = LOCK .. resource end
   for first = 1, #keys, CHUNK do
     local last = math.min(first + CHUNK - 1, #keys)
     for index, value in ipairs(redis.call('MGET', unpack(keys, first, last))) do
       local position = first + index - 1
-      if value and holder_in(value) == request.id then
-        mine[#mine + 1] = keys[position]
-        if value:sub(1, 1) == AWAITED then awaited[#awaited + 1] = request.exclusive[position] end
+      if value == UNAWAITED .. request.id then
+        free[#free + 1] = keys[position]
+      elseif value == AWAITED .. request.id then
+        marks[#marks + 1] = keys[position]
+        marks[#marks + 1] = AWAITED
+        awaited[#awaited + 1] = request.exclusive[position]
       end
     end
   end
-  chunked(mine, function(...) redis.call('DEL', ...) end)
-  for _, resource in ipairs(awaited) do keep_mark(resource) end
+  chunked(free, function(...) redis.call('DEL', ...) end)
+  chunked(marks, function(...) redis.call('MSET', ...) end)
   for _, resource in ipairs(request.shared) do
-    if redis.pcall('SREM', LOCK .. resource, request.id) == 1 then keep_mark(resource) end
+    if redis.pcall('SREM', LOCK .. resource, request.id) == 1 and is_awaited(resource) then
+      if redis.call('SET', LOCK .. resource, AWAITED, 'NX') then awaited[#awaited + 1] = resource end
+    end
   end
+  return awaited
 end
 
 local function enqueue(request)
@@ -90,7 +92,6 @@ local function dequeue(request)
   end
   each_resource(request, function(resource)
     redis.pcall('ZREM', WAIT .. resource, request.id)
-    drop_mark(resource)
   end)
 end
 
@@ -136,22 +137,47 @@ local function is_grantable(request)
   return true
 end
 
+-- Resources whose waiters are not all examined yet, see `settle`.
+local may_be_unsettled
+
+local function note_unsettled(resource, cursor)
+  may_be_unsettled = true
+  redis.call('HSET', UNSETTLED, resource, cursor)
+end
+
+local function is_unsettled()
+  return may_be_unsettled and redis.call('EXISTS', UNSETTLED) or 0
+end
+
+-- What everything that hands over writes, whoever is concerned. To be asked before.
+local function foreign_for_hand_over()
+  local type = redis.call('TYPE', UNSETTLED).ok
+  may_be_unsettled = type ~= 'none'
+  if may_be_unsettled and type ~= 'hash' then return UNSETTLED end
+  return foreign_counter(SEQ)
+end
+
 -- Examines up to `most` waiters of a resource that an exclusive request has left: the first
 -- exclusive one, or the run of shared ones before it, from `cursor` (a bound on the score) on. What
 -- is left of the run is noted, with the cursor to go on from.
 local function collect_after_exclusive(resource, cursor, most, candidate)
-  local id, rank = first_waiting(WAIT_X .. resource)
-  local bound = rank and '(' .. as_text(rank) or '+inf'
-  local run = redis.pcall(
-    'ZRANGEBYSCORE', WAIT .. resource, cursor, bound, 'WITHSCORES', 'LIMIT', 0, most)
-  if run.err then run = {} end
-  for index = 1, #run, 2 do candidate(run[index], tonumber(run[index + 1])) end
-  if #run == 2 * most then
-    redis.call('HSET', UNSETTLED, resource, '(' .. run[#run])
-    return
+  local first = first_waiting(WAIT .. resource)
+  if first then
+    local id, rank = first_waiting(WAIT_X .. resource)
+    if id == first then
+      candidate(id, rank)
+    else
+      local bound = rank and '(' .. as_text(rank) or '+inf'
+      local run = redis.pcall(
+        'ZRANGEBYSCORE', WAIT .. resource, cursor, bound, 'WITHSCORES', 'LIMIT', 0, most)
+      for index = 1, #run, 2 do candidate(run[index], tonumber(run[index + 1])) end
+      if #run == 2 * most then
+        note_unsettled(resource, '(' .. run[#run])
+        return
+      end
+    end
   end
-  redis.call('HDEL', UNSETTLED, resource)
-  if id and id == first_waiting(WAIT .. resource) then candidate(id, rank) end
+  if may_be_unsettled then redis.call('HDEL', UNSETTLED, resource) end
 end
 
 -- Where a shared request left, the run of shared waiters was grantable before: only the first
@@ -173,11 +199,7 @@ local function grant_candidates(ranks)
     if request and request.state == 'waiting' and is_grantable(request) then
       dequeue(request)
       grant(request)
-      if not request.lane then
-        if type(redis.pcall('RPUSH', GRANT .. id, request.token)) == 'number' then
-          redis.call('PEXPIRE', GRANT .. id, 60000)
-        end
-      end
+      if not request.lane then redis.pcall('RPUSH', GRANT .. id, request.token) end
       granted[#granted + 1] = id
     end
   end
@@ -197,7 +219,7 @@ local function hand_over(gone, also)
     if left > 0 then
       collect_after_exclusive(resource, '-inf', left, candidate)
     else
-      redis.call('HSET', UNSETTLED, resource, '-inf')
+      note_unsettled(resource, '-inf')
     end
   end
   for _, resource in ipairs(gone.shared) do collect_after_shared(resource, candidate) end
@@ -218,20 +240,15 @@ local function settle()
   return grant_candidates(ranks)
 end
 
-local function is_unsettled() return redis.call('EXISTS', UNSETTLED) end
-
--- What everything that hands over writes, whoever is concerned.
-local function foreign_for_hand_over()
-  return foreign_counter(SEQ) or foreign(UNSETTLED, 'hash')
-end
-
 -- Ends a request: frees its locks or its places in the queues, and hands over to the waiters.
 local function finish(request)
   redis.call('DEL', REQUEST .. request.id, GRANT .. request.id)
+  local marked = {}
   if request.state == 'waiting' then
     dequeue(request)
+    each_resource(request, function(resource) marked[#marked + 1] = resource end)
   else
-    give_back(request)
+    marked = give_back(request)
     if request.state == 'granted' then redis.pcall('ZREM', READY .. request.lane, request.id) end
   end
   redis.pcall('SREM', OWNER .. request.owner, request.id)
@@ -241,5 +258,7 @@ local function finish(request)
       redis.call('HDEL', SLOT .. request.owner, number)
     end
   end
-  return hand_over(request)
+  local granted = hand_over(request)
+  for _, resource in ipairs(marked) do drop_mark(resource) end
+  return granted
 end
