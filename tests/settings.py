@@ -54,6 +54,9 @@ CACHES: dict[str, Any] = {
 if "TEST_CONNECTION_FACTORY" in os.environ:
     DJANGO_REDIS_CONNECTION_FACTORY = os.environ["TEST_CONNECTION_FACTORY"]
 
+# The suite has one database of Redis, which its cache shares.
+SILENCED_SYSTEM_CHECKS = ["django_task_locks.W001"]
+
 TASK_LOCKS: dict[str, Any] = {
     "prefix": os.environ.get("TEST_PREFIX", "test"),
     **json.loads(os.environ.get("TEST_TASK_LOCKS", "{}")),
