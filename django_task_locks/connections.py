@@ -59,6 +59,10 @@ async def _until_end_of(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Async
     finally:
         _async_managers.pop(loop, None)
         await manager.client.aclose()
+        # The connections to the sentinels are not its own.
+        pool = getattr(manager.client, "connection_pool", None)
+        for sentinel in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
+            await sentinel.aclose()
 
 
 def close_connections() -> None:

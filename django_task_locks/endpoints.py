@@ -176,7 +176,11 @@ class Endpoint:
             manager = redis.asyncio.sentinel.Sentinel(
                 sentinels, sentinel_kwargs=self.options.get("SENTINEL_KWARGS"), **parameters
             )
-            service = urlsplit(self.url).hostname or ""
+            given = dict(parse_url(self.url))  # database and credentials are those of the primary
+            service = given.pop("host", "")
+            for name in ("port", "is_master"):
+                given.pop(name, None)
+            manager.connection_kwargs |= given
             pool: redis.asyncio.ConnectionPool = manager.master_for(service).connection_pool
             return pool
         return redis.asyncio.ConnectionPool.from_url(self.url, **parameters)

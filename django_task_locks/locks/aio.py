@@ -50,7 +50,7 @@ class AsyncLockManager:
         self.keys = Keys(prefix)
         self.endpoint = endpoint
         self._scripts = {
-            name: Script(scripts.source(name, self.keys, batch), self.keys.anchor)
+            name: Script(scripts.source(name, self.keys, batch), self.keys.anchor, self.keys.absent)
             for name in scripts.OPERATIONS
         }
 

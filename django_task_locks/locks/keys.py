@@ -38,7 +38,7 @@ class Keys:
     wake:<lane>                   ZSET    one marker that idle executors block on; `wake:` is lit
                                           for a new lane
     control:<owner>               LIST    messages to one process
-    grant:<id>                    LIST    the token, for the one that waits for this request in a process
+    grant:<id>                    LIST    the token, for the process that waits for this request
     leader:<job>                  STRING  who does a job that one process at a time may do
     unsettled                     HASH    resource to the score from which on its waiters are still
                                           to be examined after a release
@@ -60,6 +60,11 @@ class Keys:
     def anchor(self) -> str:
         """The key that routes a script to this prefix's cluster slot."""
         return self.seq
+
+    @property
+    def absent(self) -> str:
+        """A key that never exists, in the same slot; see transport.Script."""
+        return self.base + "absent"
 
     @property
     def seq(self) -> str:

@@ -58,7 +58,7 @@ class LockManager:
         self.keys = Keys(prefix)
         self.endpoint = endpoint
         self._scripts = {
-            name: Script(scripts.source(name, self.keys, batch), self.keys.anchor)
+            name: Script(scripts.source(name, self.keys, batch), self.keys.anchor, self.keys.absent)
             for name in scripts.OPERATIONS
         }
         self.transport = _transport(client)

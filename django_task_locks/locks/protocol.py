@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
+    ClusterError,
     ConnectionError,
     MasterDownError,
     OutOfMemoryError,
@@ -60,6 +61,7 @@ _UNAVAILABLE = (
     TimeoutError,
     BusyLoadingError,
     ClusterDownError,
+    ClusterError,  # redirected or put off again and again
     MasterDownError,
     OutOfMemoryError,
     ReadOnlyError,

@@ -12,6 +12,7 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
+from redis.sentinel import SentinelManagedConnection
 
 from django_task_locks.locks.protocol import Argument
 
@@ -28,14 +29,17 @@ Command = tuple[Argument, ...]
 
 
 class Script:
-    """A Lua script, and the commands that run it with one routing key."""
+    """A Lua script, and the commands that run it with a routing key, and a second key of the same
+    slot that never exists: while the slot moves to another node of a cluster, key by key, neither
+    node has both, and so both refuse (TRYAGAIN) instead of taking for free what is elsewhere.
+    """
 
     __slots__ = ("_eval", "_evalsha")
 
-    def __init__(self, source: str, key: str) -> None:
+    def __init__(self, source: str, key: str, absent: str) -> None:
         digest = sha1(source.encode(), usedforsecurity=False).hexdigest()
-        self._evalsha: Command = ("EVALSHA", digest, 1, key)
-        self._eval: Command = ("EVAL", source, 1, key)
+        self._evalsha: Command = ("EVALSHA", digest, 2, key, absent)
+        self._eval: Command = ("EVAL", source, 2, key, absent)
 
     def by_digest(self, arguments: Sequence[Argument]) -> Command:
         """For a server that has seen the script; any other answers NOSCRIPT."""
@@ -202,12 +206,20 @@ def _new_connection(pool: ConnectionPool) -> Any:
     return pool.connection_class(**pool.connection_kwargs)
 
 
+def _open(connection: Any) -> None:
+    # sending connects by itself, but does not ask a sentinel for the address
+    if isinstance(connection, SentinelManagedConnection):
+        connection.connect()
+
+
 def _exchange(connection: Any, command: Command) -> Any:
+    _open(connection)
     connection.send_packed_command([pack(command)] if pack else connection.pack_command(*command))
     return connection.read_response()
 
 
 def _exchange_all(connection: Any, commands: Sequence[Command]) -> list[Any]:
+    _open(connection)
     connection.send_packed_command(connection.pack_commands(commands))
     replies, errors = [], []
     for _ in commands:

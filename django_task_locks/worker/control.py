@@ -35,6 +35,7 @@ class ControlChannel:
                 self._connection = self._connection or self._manager.transport.connection_to(
                     self._key
                 )
+                self._connection.connect()  # by way of the sentinel, if there is one
                 self._connection.send_command("BLPOP", self._key, self._wait)
                 self._is_pending, self._asked_at = True, now()
             except (*ERRORS, OSError):

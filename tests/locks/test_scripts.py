@@ -107,9 +107,11 @@ class TestHeader:
     def test_it_begins_with_the_name(self, name: str) -> None:
         assert scripts.read(name).startswith(f"-- {name}: ")
 
-    def test_one_key_routes_the_script_and_the_body_needs_none(self, name: str) -> None:
-        assert declared(name, "KEYS") == ["1"]
-        assert re.search(r"^-- KEYS\[1\] +anchor$", header(name), re.MULTILINE)
+    def test_two_keys_route_the_script_and_the_body_needs_none(self, name: str) -> None:
+        assert declared(name, "KEYS") == ["1", "2"]
+        assert re.search(
+            r"^-- KEYS\[1\] +anchor\n-- KEYS\[2\] +absent$", header(name), re.MULTILINE
+        )
         assert not re.search(r"\bKEYS\b", code(name))
 
     def test_declared_arguments_are_numbered_without_a_gap(self, name: str) -> None:

@@ -2,6 +2,7 @@
 -- answered with what it holds: then this is a repeated call.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   owner
 -- ARGV[2]   slot: number.generation
 -- ARGV[3]   ttl of the owner in seconds

@@ -2,6 +2,7 @@
 -- the lanes that have something ready, since a marker may be lost with the process that took it.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   owner
 -- ARGV[2]   its ttl in seconds
 --

@@ -2,6 +2,7 @@
 -- holds a request already is answered with that one, so a repeated call claims nothing more.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   owner
 -- ARGV[2]   slot: number.generation
 -- ARGV[3]   ttl of the owner in seconds

@@ -1,6 +1,7 @@
 -- close_owner: declares a process dead; from here on every script refuses it. Repeatable.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   owner
 -- ARGV[2]   how long this is remembered, in ms
 --

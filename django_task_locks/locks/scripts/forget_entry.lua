@@ -1,6 +1,7 @@
 -- forget_entry: drops an id from an owner's registry where the request is no longer that owner's.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   id
 -- ARGV[2]   owner
 --

@@ -2,6 +2,7 @@
 -- did not read go with it, and what is ready is offered again.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   owner
 --
 -- returns {"forgotten"} | {"holding", number of its requests} | {"foreign", key}

@@ -1,6 +1,7 @@
 -- inspect: one request with what is in its way; read-only.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   id
 -- ARGV[2]   most obstacles to report
 --

@@ -1,6 +1,7 @@
 -- inspect_resource: who holds a resource and who waits for it, in order; read-only.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   resource
 -- ARGV[2]   most holders and most waiters to report
 --

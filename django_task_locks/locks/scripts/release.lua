@@ -1,6 +1,7 @@
 -- release: ends a request, whatever its state, and grants the waiters that become grantable.
 --
 -- KEYS[1]    anchor
+-- KEYS[2]    absent
 -- ARGV[1]    id
 -- ARGV[2]    owner that must have it, or "" for whoever has it
 -- ARGV[3]    token that it must have, or "" for any

@@ -1,6 +1,7 @@
 -- release_owner: ends requests of one owner by its registry, a batch a call.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   owner
 -- ARGV[2]   most requests to end in this call
 --

@@ -1,6 +1,7 @@
 -- request: grants all resources of a request or none.
 --
 -- KEYS[1]    anchor
+-- KEYS[2]    absent
 -- ARGV[1]    id
 -- ARGV[2]    mode: "wait" queues a blocked request, "try" leaves nothing of it
 -- ARGV[3]    owner: of a hold, the process that holds it from the grant on; of a task, queue/<queue>

@@ -2,6 +2,7 @@
 -- is grantable now, itself included, is granted.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   id
 -- ARGV[2]   owner that must hold it
 -- ARGV[3]   token that it must have

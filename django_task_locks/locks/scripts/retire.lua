@@ -2,6 +2,7 @@
 -- sends is refused, and tells what that executor holds or waits for.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   owner
 -- ARGV[2]   slot: number.generation of the executor that has ended
 --

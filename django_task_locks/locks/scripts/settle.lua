@@ -2,6 +2,7 @@
 -- so too, so what a client left undone is done by the next worker.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 --
 -- returns {"settled", is there more, granted id, ...} | {"foreign", key}
 

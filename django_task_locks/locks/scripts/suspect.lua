@@ -1,6 +1,7 @@
 -- suspect: an owner was seen without a row; tells for how long that has been so.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   owner
 --
 -- returns {"suspect", ms since first seen, its ttl in seconds or ""} | {"foreign", key}
