@@ -23,7 +23,7 @@ INSTALLED_APPS = [
 # NAME is that of the test database: a worker that a test starts reads it here.
 POSTGRES: dict[str, Any] = {
     "ENGINE": "django.db.backends.postgresql",
-    "NAME": "test_task_locks",
+    "NAME": os.environ.get("TEST_DATABASE_NAME", "test_task_locks"),
     "USER": "postgres",
     "HOST": os.environ.get("TEST_DATABASE_HOST", "/nonexistent"),
     "PORT": os.environ.get("TEST_DATABASE_PORT", "5432"),

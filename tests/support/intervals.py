@@ -2,13 +2,21 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations
+from typing import Protocol
 from uuid import UUID
 
 from django_task_locks.models import Task
 from tests.testapp.models import Run
 
 
-def conflict(one: Task, other: Task) -> bool:
+class Named(Protocol):
+    """A task, or whoever else names its resources."""
+
+    exclusive: list[str]
+    shared: list[str]
+
+
+def conflict(one: Named, other: Named) -> bool:
     """Whether one of them needs for itself what the other needs."""
     return bool(
         set(one.exclusive) & {*other.exclusive, *other.shared}

@@ -1,0 +1,130 @@
+"""Which points are taken, and what came of them."""
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from tests.crash.cases import CASES
+from tests.crash.harness import Harness
+from tests.crash.point import Point, Result
+from tests.support.proxy import Fault
+
+# A worker's heartbeats come by the clock: it may send some more than when it was counted.
+_MORE = 2
+
+
+def chosen(scenarios: Iterable[str]) -> list[str]:
+    """Cases by "scenario" or "scenario/process"; raises ValueError for what is neither."""
+    found: list[str] = []
+    for name in scenarios:
+        cases = [id for id, case in CASES.items() if name in (id, case.scenario)]
+        if not cases:
+            raise ValueError(f"scenario {name!r}: accepted are {', '.join(CASES)}")
+        found += cases
+    return found
+
+
+def all_points(counts: dict[str, int], faults: Sequence[Fault] = tuple(Fault)) -> list[Point]:
+    """Every fault at every command of these cases, which send so many."""
+    return [
+        Point(case=case, fault=fault, at=at)
+        for case, count in counts.items()
+        for fault in faults
+        for at in range(1, count + 1 + (_MORE if CASES[case].is_worker else 0))
+    ]
+
+
+def sample(points: list[Point], size: int, seed: int) -> list[Point]:
+    """So many of the points, by chance, and at least one of each case."""
+    chance = random.Random(seed)
+    points = chance.sample(points, len(points))
+    first = {point.case: point for point in reversed(points)}
+    rest = [point for point in points if point not in first.values()]
+    return [*first.values(), *rest][: max(size, len(first))]
+
+
+@dataclass(slots=True)
+class _Row:
+    commands: int = 0
+    points: int = 0
+    passed: int = 0
+    missed: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Campaign:
+    """Takes points, tells of each failure at once, and keeps the score."""
+
+    harness: Harness
+    say: Callable[[str], object] = partial(print, flush=True)
+    failures: list[tuple[Point, Result]] = field(default_factory=list)
+    _rows: dict[str, _Row] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
+
+    def count(self, cases: Iterable[str]) -> dict[str, int]:
+        """How many commands each sends without a fault; one that fails has none."""
+        self.take(Point(case=case, fault=Fault.KILL_BEFORE, at=0) for case in cases)
+        return {case: row.commands for case, row in self._rows.items()}
+
+    def take(self, points: Iterable[Point]) -> None:
+        self.harness.take(points, self._note)
+
+    def _note(self, point: Point, result: Result) -> None:
+        row = self._rows.setdefault(point.case, _Row())
+        row.seconds += result.seconds
+        if point.at == 0:
+            row.commands = 0 if result.problems else len(result.commands)
+        else:
+            row.points += 1
+            row.passed += not result.problems
+            row.missed += not result.struck
+        if result.problems:
+            self.failures.append((point, result))
+            self.say(f"\nFAILED {described(point, result)}")
+        if sys.stderr.isatty():
+            done = sum(row.points for row in self._rows.values())
+            print(f"\r{done} points", end="", file=sys.stderr)  # noqa: T201
+
+    def table(self) -> str:
+        lines = [("SCENARIO", "PROCESS", "COMMANDS", "POINTS", "PASSED", "NOT REACHED", "SECONDS")]
+        total = _Row()
+        for case in (case for case in CASES if case in self._rows):
+            row = self._rows[case]
+            lines.append((*case.split("/"), *_figures(row)))
+            total.commands += row.commands
+            total.points += row.points
+            total.passed += row.passed
+            total.missed += row.missed
+            total.seconds += row.seconds
+        lines.append(("all", "", *_figures(total)))
+        widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+        table = [
+            "  ".join(
+                [*map(str.ljust, line[:2], widths), *map(str.rjust, line[2:], widths[2:])]
+            ).rstrip()
+            for line in lines
+        ]
+        return "\n".join([*table, f"Took {time.monotonic() - self._began:.0f} s."])
+
+
+def _figures(row: _Row) -> tuple[str, ...]:
+    figures = (row.commands, row.points, row.passed, row.missed, round(row.seconds))
+    return tuple(map(str, figures))
+
+
+def described(point: Point, result: Result) -> str:
+    """A failure: where, what was wrong, how to repeat it, and what the processes said."""
+    command = result.commands[point.at - 1 : point.at] if point.at else []
+    where = f"{point.fault} at command {point.at}, {command[0]}" if command else "without a fault"
+    return "\n".join(
+        [
+            f"{point.case}: {where}",
+            *(f"  - {problem}" for problem in result.problems),
+            f"  again: python -m tests.crash {point}",
+            *(f"  | {line}" for line in result.log.splitlines()[-60:]),
+        ]
+    )
