@@ -31,6 +31,7 @@ def main() -> int:
     )
     parser.add_argument("--fault", action="append", choices=list(Fault), help="may be repeated")
     parser.add_argument("--at", type=int, help="the number of the command; 0 for no fault")
+    parser.add_argument("--list", action="store_true", help="print the commands of each case")
     parser.add_argument("--times", type=int, default=1, help="how often the points are taken")
     parser.add_argument("--lanes", type=int, default=10, help="points side by side (default: 10)")
     options = parser.parse_args()
@@ -50,6 +51,8 @@ def main() -> int:
         if options.sample:
             print(f"seed {options.seed}")
             points = sample(points, options.sample, options.seed)
+        if options.list:
+            print(campaign.commands())
         campaign.take(points * options.times)
         print(f"\n{campaign.table()}")
     return 1 if campaign.failures else 0

@@ -1,7 +1,7 @@
 """What must be so when all is quiet after a crash."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from django.db import connection
 
@@ -29,20 +29,20 @@ CREATE TRIGGER crash_history AFTER INSERT OR UPDATE ON django_task_locks_task
 """
 
 
-def what_is_unquiet(workers: int) -> list[str]:
-    """What is still to be done, while so many live workers are there."""
+def what_is_unquiet(workers: Collection[int]) -> list[str]:
+    """What is still to be done, while the workers of these pids live."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT (SELECT count(*) FROM django_task_locks_task WHERE state = ANY(%s)), "
-            "(SELECT count(*) FROM django_task_locks_appstatus)",
+            "(SELECT array_agg(pid) FROM django_task_locks_appstatus)",
             [[state.value for state in State.incomplete()]],
         )
-        incomplete, processes = cursor.fetchone()
+        incomplete, pids = cursor.fetchone()
     found = []
     if incomplete:
         found.append(f"{incomplete} tasks without a final state")
-    if processes != workers:
-        found.append(f"{processes} processes, of which {workers} live")
+    if sorted(pids or []) != sorted(workers):
+        found.append(f"processes {pids}, of which {workers} live")
     if not found and (left := leftovers(get_lock_manager())):
         found.append(f"left in Redis: {', '.join(sorted(left))}")
     return found

@@ -55,8 +55,15 @@ class Harness:
         self._valkey.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def take(self, points: Iterable[Point], note: Callable[[Point, Result], None]) -> None:
-        """Takes all of them, each in the next lane that is free; `note` hears of each result."""
+    def take(
+        self,
+        points: Iterable[Point],
+        note: Callable[[Point, Result], None],
+        lanes: int | None = None,
+    ) -> None:
+        """Takes all of them, each in the next lane that is free; `note` hears of each result.
+        With `lanes` no more than so many are used.
+        """
         waiting: queue.SimpleQueue[Point] = queue.SimpleQueue()
         for point in points:
             waiting.put(point)
@@ -70,7 +77,7 @@ class Harness:
                     with noting:
                         note(point, result)
 
-        threads = [threading.Thread(target=serve, args=(lane,)) for lane in self._lanes]
+        threads = [threading.Thread(target=serve, args=(lane,)) for lane in self._lanes[:lanes]]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -12,6 +12,10 @@ from itertools import count
 from pathlib import Path
 
 import django
+from redis import Redis
+
+from django_task_locks.locks.keys import Keys
+from django_task_locks.locks.scripts import OPERATIONS, source
 
 
 def main(directory: Path) -> None:
@@ -20,10 +24,11 @@ def main(directory: Path) -> None:
     from django.conf import settings
 
     from tests.crash.point import Point, Result, take
-    from tests.crash.stage import Stage, adopt_orphans
+    from tests.crash.stage import Stage, adopt_orphans, prefix
     from tests.support.proxy import Proxy
 
     adopt_orphans()
+    names = load_scripts(settings.CACHES["default"]["LOCATION"], Keys(prefix(directory)))
     database = settings.DATABASES["default"]
     proxy = Proxy(
         Path(settings.CACHES["default"]["LOCATION"].removeprefix("unix://")),
@@ -35,10 +40,23 @@ def main(directory: Path) -> None:
         try:
             with Stage(proxy, directory, next(numbers)) as stage:
                 result = take(Point(**json.loads(line)), stage)
+                result.commands = [readable(command, names) for command in result.commands]
         except Exception:
             result = Result(problems=[f"the harness failed:\n{traceback.format_exc()}"])
         print(json.dumps(asdict(result)), flush=True)  # noqa: T201
     proxy.close()
+
+
+def load_scripts(url: str, keys: Keys) -> dict[str, str]:
+    """Makes the server know all scripts; the name of each by its digest."""
+    with Redis.from_url(url) as client:
+        return {client.script_load(source(name, keys)): name for name in OPERATIONS}
+
+
+def readable(command: str, scripts: dict[str, str]) -> str:
+    """A command with a script's name for its digest."""
+    head, _, digest = command.rpartition(" ")
+    return f"{head} {scripts.get(digest, digest)}".strip()
 
 
 if __name__ == "__main__":

@@ -63,9 +63,10 @@ def take(point: Point, stage: Stage) -> Result:
     workers.append(_fresh_worker(point, stage))
     if not stage.until(target.has_ended, _ENDS_WITHIN):
         result.problems.append(f"the {case.process} under test does not end by itself")
-    if not stage.until(lambda: not checks.what_is_unquiet(len(workers)), _QUIET_WITHIN):
+    pids = [process.pid for process in workers]
+    if not stage.until(lambda: not checks.what_is_unquiet(pids), _QUIET_WITHIN, step=0.08):
         result.problems.append(f"not quiet after {_QUIET_WITHIN:g} s")
-        result.problems += checks.what_is_unquiet(len(workers))
+        result.problems += checks.what_is_unquiet(pids)
     result.problems += _ended(workers, stage)
     count = stage.count()
     result.commands = count.commands

@@ -47,7 +47,6 @@ LOCKS = {
 HOLD = {REDIS: 1.0, POSTGRES: 1.7 * TTL}
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_STEP = 0.02
 
 
 def prctl(option: int, value: int) -> None:
@@ -57,6 +56,11 @@ def prctl(option: int, value: int) -> None:
 def adopt_orphans() -> None:
     """What processes leave behind that die becomes this one's, who can end it."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def prefix(lane: Path) -> str:
+    """Of the lane's keys. One for all of its points, so that the server knows the scripts."""
+    return f"crash/{lane.name}"
 
 
 class Process:
@@ -93,10 +97,9 @@ class Stage:
         self.directory = directory / f"point-{number}"
         self.evidence = str(self.directory / "evidence")
         self.log_file = self.directory / "log"
-        self.prefix = f"crash/{directory.name}/{number}"
         self._locks = {
             **LOCKS,
-            "prefix": self.prefix,
+            "prefix": prefix(directory),
             "redis": settings.CACHES["default"]["LOCATION"],
             "run_dir": str(self.directory / "run"),
         }
@@ -253,11 +256,11 @@ class Stage:
     def is_final(self, task: Task) -> bool:
         return not Task.objects.filter(pk=task.pk, state__in=State.incomplete()).exists()
 
-    def until(self, probe: Callable[[], T], seconds: float) -> T:
+    def until(self, probe: Callable[[], T], seconds: float, step: float = 0.02) -> T:
         """Its first true value, or its last one when the seconds are over."""
         deadline = time.monotonic() + seconds
         while not (value := probe()) and time.monotonic() < deadline:
-            time.sleep(_STEP)
+            time.sleep(step)
         return value
 
     def arguments(self, label: str, *more: Any) -> list[Any]:
