@@ -260,7 +260,9 @@ def _clean_orphans(report: Report, only: str | None) -> None:
     ttls = manager.owners()
     has_row = Exists(AppStatus.objects.filter(pk=OuterRef("app_lock_id")))
     nameless = _tasks().owned().filter(~has_row, app_lock_id__isnull=False)
+    in_rows = set()
     for name, pk in nameless.values_list("worker_name", "app_lock_id").distinct():
+        in_rows.add(f"{name}@{pk}")
         ttls.setdefault(f"{name}@{pk}", get_settings().ttl)
     if only is not None:
         ttls = {owner: ttl for owner, ttl in ttls.items() if owner == only}
@@ -270,8 +272,9 @@ def _clean_orphans(report: Report, only: str | None) -> None:
     for first in range(0, len(wanted), _BATCH):
         rows = AppStatus.objects.using(_alias()).filter(pk__in=wanted[first : first + _BATCH])
         with_row.update(rows.values_list("pk", flat=True))
+    ended = _ended_meanwhile(ttls.keys() - in_rows, pks, with_row)
     for owner, ttl in ttls.items():
-        if owner.startswith(QUEUE_OWNER) or pks[owner] in with_row:
+        if owner.startswith(QUEUE_OWNER) or pks[owner] in with_row or owner in ended:
             continue
         if _is_alive_here(owner, str(lock_files.path_of(get_settings().run_dir, owner))):
             continue
@@ -295,6 +298,16 @@ def _clean_orphan(owner: str, pk: UUID | None, report: Report) -> None:
         raise _Incomplete
     lock_files.discard(str(lock_files.path_of(get_settings().run_dir, owner)), owner)
     emit("recovery.orphan", owner=owner)
+
+
+def _ended_meanwhile(
+    owners: Iterable[str], pks: dict[str, UUID | None], with_row: set[UUID]
+) -> set[str]:
+    """Those without a row that Redis no longer knows: a process that ends takes its bookkeeping
+    there along first, then its row.
+    """
+    without_row = {owner for owner in owners if pks[owner] not in with_row}
+    return without_row - get_lock_manager().owners().keys() if without_row else set()
 
 
 def _clean_unowned(report: Report) -> None:

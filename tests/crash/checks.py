@@ -43,8 +43,8 @@ def what_is_unquiet(workers: Collection[int]) -> list[str]:
         found.append(f"{incomplete} tasks without a final state")
     if sorted(pids or []) != sorted(workers):
         found.append(f"processes {pids}, of which {workers} live")
-    if not found and (left := leftovers(get_lock_manager())):
-        found.append(f"left in Redis: {', '.join(sorted(left))}")
+    if not found:
+        found += [f"key left: {key}" for key in _keys_left()]
     return found
 
 
@@ -70,9 +70,13 @@ def surprises(ends: Mapping[str, State]) -> list[str]:
 def _left() -> list[str]:
     manager = get_lock_manager()
     found = [f"process left: {status.owner}" for status in AppStatus.objects.all()]
-    found += [f"key left: {key}" for key in sorted(leftovers(manager))]
+    found += [f"key left: {key}" for key in _keys_left()]
     found += [f"owner left in Redis: {owner}" for owner in manager.owners()]
     return found
+
+
+def _keys_left() -> list[str]:
+    return sorted(leftovers(get_lock_manager()))
 
 
 def _in_history(stays: list[Stay]) -> list[str]:

@@ -2,14 +2,19 @@
 seen so, because it may be in the making."""
 
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
+from django.db import connection
 from pytest_django import Settings
 
-from django_task_locks import cancel_task, dispatch
+from django_task_locks import cancel_task, dispatch, presence
+from django_task_locks.lock_files import LockFile
 from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.requests import Claimant
 from django_task_locks.models import AppStatus, Task
+from django_task_locks.presence import Presence
 from django_task_locks.recovery import clean_up
 from django_task_locks.reports import Report
 from django_task_locks.states import State
@@ -44,6 +49,26 @@ def until_something_was_done() -> Report:
 
 
 class TestOwnerWithoutRecord:
+    def test_a_process_that_ends_while_it_is_looked_at_leaves_no_trace(
+        self, locks: LockManager, worker: HandWorker, tmp_path: Path
+    ) -> None:
+        locks.beat(worker.owner, TTL)
+        process = Presence(worker.status, LockFile(tmp_path, worker.owner))
+        has_ended = False
+
+        def end_first(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+            nonlocal has_ended
+            if not has_ended and worker.status.pk.hex in str(params).replace("-", ""):
+                has_ended = True
+                presence.withdraw(process)
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(end_first):
+            assert clean_up().steps == []
+
+        assert has_ended
+        assert leftovers(locks) == set()
+
     def test_L13_A2_it_is_cleaned_one_ttl_after_it_was_first_seen(
         self, locks: LockManager, worker: HandWorker
     ) -> None:
