@@ -1,11 +1,9 @@
 """Which points are taken, and what came of them."""
 
 import random
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from tests.crash.cases import CASES
 from tests.crash.harness import Harness
@@ -14,6 +12,8 @@ from tests.support.proxy import Fault
 
 # A worker's heartbeats come by the clock: it may send some more than when it was counted.
 _MORE = 2
+_TELL_EVERY = 250
+_HEADINGS = ("SCENARIO", "PROCESS", "COMMANDS", "POINTS", "PASSED", "NOT REACHED", "SECONDS")
 
 
 def chosen(scenarios: Iterable[str]) -> list[str]:
@@ -60,7 +60,6 @@ class Campaign:
     """Takes points, tells of each failure at once, and keeps the score."""
 
     harness: Harness
-    say: Callable[[str], object] = partial(print, flush=True)
     failures: list[tuple[Point, Result]] = field(default_factory=list)
     _rows: dict[str, _Row] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
@@ -86,10 +85,10 @@ class Campaign:
             row.missed += not result.struck
         if result.problems:
             self.failures.append((point, result))
-            self.say(f"\nFAILED {described(point, result)}")
-        if sys.stderr.isatty():
-            done = sum(row.points for row in self._rows.values())
-            print(f"\r{done} points", end="", file=sys.stderr)  # noqa: T201
+            print(f"\nFAILED {described(point, result)}", flush=True)
+        done = sum(row.points for row in self._rows.values())
+        if done and done % _TELL_EVERY == 0:
+            print(f"{done} points, {len(self.failures)} failed", flush=True)
 
     def commands(self) -> str:
         """Those that were counted, case by case."""
@@ -100,7 +99,7 @@ class Campaign:
         )
 
     def table(self) -> str:
-        lines = [("SCENARIO", "PROCESS", "COMMANDS", "POINTS", "PASSED", "NOT REACHED", "SECONDS")]
+        lines: list[tuple[str, ...]] = [_HEADINGS]
         total = _Row()
         for case in (case for case in CASES if case in self._rows):
             row = self._rows[case]

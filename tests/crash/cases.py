@@ -74,7 +74,7 @@ def worker(*queues: str, burst: bool = True) -> Callable[[Stage], int]:
 
 # -- dispatch and run to the end -------------------------------------------------------------------
 
-AGAIN = {"on_worker_loss": "requeue", "max_attempts": 3}
+AGAIN: dict[str, Any] = {"on_worker_loss": "requeue", "max_attempts": 3}
 
 
 def dispatch_two(stage: Stage) -> None:
@@ -163,7 +163,13 @@ def dead_worker(stage: Stage) -> None:
     """A worker that was killed in the middle of everything: tasks that ran, may run again, were
     being canceled, were claimed and not started, and had ended without the release; rivals wait.
     """
-    labels = {"ran": {}, "again": AGAIN, "canceling": {}, "claimed": {}, "ended": {}}
+    labels: dict[str, dict[str, Any]] = {
+        "ran": {},
+        "again": AGAIN,
+        "canceling": {},
+        "claimed": {},
+        "ended": {},
+    }
     for label, options in labels.items():
         task(stage, label, exclusive=[label], **options)
         task(stage, f"after {label}", exclusive=[label])
@@ -196,7 +202,8 @@ def dead_worker(stage: Stage) -> None:
 
 def _claim(claimant: Claimant) -> Claimed:
     """The next that is ready; there is one."""
-    locks, version, lanes = get_lock_manager(), "", ()
+    locks, version = get_lock_manager(), ""
+    lanes: tuple[str, ...] = ()
     while not isinstance(reply := locks.claim(claimant, version, lanes), Claimed):
         assert isinstance(reply, Lanes), "nothing is ready"
         version, lanes = reply.version, tuple(reply.lanes)

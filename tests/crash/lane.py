@@ -43,7 +43,7 @@ def main(directory: Path) -> None:
                 result.commands = [readable(command, names) for command in result.commands]
         except Exception:
             result = Result(problems=[f"the harness failed:\n{traceback.format_exc()}"])
-        print(json.dumps(asdict(result)), flush=True)  # noqa: T201
+        print(json.dumps(asdict(result)), flush=True)
     proxy.close()
 
 

@@ -40,7 +40,7 @@ def test_after_a_crash_at_any_command_nothing_is_stuck_lost_or_done_twice(
     counts = campaign.count(chosen([scenario]))
     points = all_points(counts)
     campaign.take(sample(points, POINTS, SEED))
-    print(f"TEST_SEED={SEED}: {POINTS} of {len(points)} points\n{campaign.table()}")  # noqa: T201
+    print(f"TEST_SEED={SEED}: {POINTS} of {len(points)} points\n{campaign.table()}")
     assert not campaign.failures, f"TEST_SEED={SEED}\n" + "\n".join(
         described(*failure) for failure in campaign.failures
     )
