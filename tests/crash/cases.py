@@ -7,7 +7,7 @@ cases here, too: a case is all that it needs.
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -47,6 +47,7 @@ class Case:
     bystander  whether the live worker of queue "b" is there
     is_worker  whether a worker is under test: errors may change when, but not what comes of it
     ends       label to final state without a fault
+    retried    labels of those that need another attempt even so
     """
 
     scenario: str
@@ -58,6 +59,7 @@ class Case:
     meanwhile: Callable[[Stage], object] = nothing
     bystander: bool = False
     is_worker: bool = False
+    retried: Collection[str] = ()
 
     @property
     def id(self) -> str:
@@ -315,6 +317,7 @@ def _cases() -> list[Case]:
             prepare=dead_worker,
             run=worker(),
             ends=AFTER_DEATH,
+            retried=["again"],
         ),
         Case(
             scenario="clean-up",
@@ -322,6 +325,7 @@ def _cases() -> list[Case]:
             prepare=long_dead_worker,
             run=lambda stage: call_command("cleanup_locks"),
             ends=AFTER_DEATH,
+            retried=["again"],
         ),
         Case(
             scenario="clean-up",
@@ -332,6 +336,7 @@ def _cases() -> list[Case]:
             run=lambda stage: stage.worker("cleaner", "none"),
             meanwhile=end_after_clean_up,
             ends=AFTER_DEATH,
+            retried=["again"],
         ),
     ]
     return cases

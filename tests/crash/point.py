@@ -8,7 +8,7 @@ from zlib import crc32
 from tests.crash import checks
 from tests.crash.cases import CASES, Case
 from tests.crash.stage import Process, Stage
-from tests.support.proxy import Fault
+from tests.support.proxy import REDIS, Fault
 
 _ENDS_WITHIN = 12.0
 _QUIET_WITHIN = 20.0
@@ -72,18 +72,24 @@ def take(point: Point, stage: Stage) -> Result:
     result.commands = count.commands
     result.struck = count.struck_at is not None
     result.problems += checks.problems(stage.stays())
-    if must_end_as_ever(point, case):
-        result.problems += checks.surprises(case.ends)
+    log = stage.log_file.read_text(errors="replace")
+    if _must_end_as_ever(point, case, result.commands):
+        result.problems += checks.surprises(case.ends, case.retried, log)
     if result.problems:
-        result.log = stage.log_file.read_text(errors="replace")
+        result.log = log
     result.seconds = time.monotonic() - began
     return result
 
 
-def must_end_as_ever(point: Point, case: Case) -> bool:
-    """Without a fault, and where only a connection of a worker is lost or stalls."""
-    is_cut = point.fault in (Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.SWALLOW)
-    return point.at == 0 or (case.is_worker and is_cut)
+def _must_end_as_ever(point: Point, case: Case, commands: list[str]) -> bool:
+    """Without a fault, and where only a connection is lost or stalls: a worker's, or anybody's to
+    Redis.
+    """
+    if point.fault in (Fault.KILL_BEFORE, Fault.KILL_AFTER):
+        return point.at == 0
+    return case.is_worker or all(
+        command.startswith(REDIS) for command in commands[point.at - 1 : point.at]
+    )
 
 
 def _fresh_worker(point: Point, stage: Stage) -> Process:
