@@ -2,12 +2,12 @@
 
 import json
 import os
-import queue
 import select
 import shutil
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
@@ -64,24 +64,30 @@ class Harness:
         """Takes all of them, each in the next lane that is free; `note` hears of each result.
         With `lanes` no more than so many are used.
         """
-        waiting: queue.SimpleQueue[Point] = queue.SimpleQueue()
-        for point in points:
-            waiting.put(point)
+        points = list(points)
+        waiting = deque(points)
+        results: list[Result] = []
         noting = threading.Lock()
 
         def serve(lane: _Lane) -> None:
-            with suppress(queue.Empty):
+            with suppress(IndexError):
                 while True:
-                    point = waiting.get_nowait()
+                    point = waiting.popleft()
                     result = lane.take(point)
                     with noting:
+                        results.append(result)
                         note(point, result)
 
         threads = [threading.Thread(target=serve, args=(lane,)) for lane in self._lanes[:lanes]]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            waiting.clear()  # where this was interrupted
+        if len(results) != len(points):
+            raise RuntimeError(f"only {len(results)} of {len(points)} points have a result")
 
     def _environment(self, database: str) -> dict[str, str]:
         return {

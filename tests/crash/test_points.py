@@ -14,7 +14,7 @@ from tests.crash.campaign import Campaign, all_points, chosen, described, sample
 from tests.crash.cases import CASES
 from tests.crash.harness import Harness
 
-LANES = 4
+LANES = 3
 POINTS = int(os.environ.get("TEST_CRASH_POINTS", "8"))
 SEED = int(os.environ.get("TEST_SEED") or random.randrange(2**32))
 

@@ -1,0 +1,75 @@
+"""What the harness calls wrong, and which points it takes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash import evidence
+from tests.crash.campaign import all_points, chosen, sample
+from tests.crash.cases import CASES
+from tests.crash.evidence import Stay, overlaps
+from tests.support.proxy import Fault
+
+
+def stay(label: str, began: float, last: float, *, task: str = "", **modes: list[str]) -> Stay:
+    exclusive, shared = modes.get("exclusive", []), modes.get("shared", [])
+    return Stay(label, task or label, exclusive, shared, began, last)
+
+
+READER = stay("reader", 1.0, 2.0, shared=["r"])
+
+
+@pytest.mark.parametrize(
+    ("other", "is_wrong"),
+    [
+        (stay("writer", 1.5, 3.0, exclusive=["r"]), True),
+        (stay("within", 1.2, 1.3, exclusive=["r"]), True),
+        (stay("later", 2.0, 3.0, exclusive=["r"]), False),
+        (stay("another reader", 1.5, 3.0, shared=["r"]), False),
+        (stay("elsewhere", 1.5, 3.0, exclusive=["s"]), False),
+        (stay("again", 1.5, 3.0, task="reader"), True),
+    ],
+)
+def test_bodies_that_conflict_must_not_be_there_at_the_same_time(
+    other: Stay, is_wrong: bool
+) -> None:
+    assert overlaps([READER, other]) == ([(READER, other)] if is_wrong else [])
+
+
+def test_evidence_tells_of_a_body_that_was_killed_until_when_it_lived_at_least(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "evidence"
+    with evidence.recorded(str(file), "ended", "1", ["r"], []) as stamp:
+        stamp.go_on(0.02)
+    with evidence.recorded(str(file), "killed", "2", [], ["r"]) as stamp:
+        stamp.go_on(0.02)
+        lines = file.read_text()
+    file.write_text(lines)
+
+    ended, killed = evidence.read(file)
+
+    assert (ended.label, ended.exclusive, ended.has_ended) == ("ended", ["r"], True)
+    assert (killed.label, killed.shared, killed.has_ended) == ("killed", ["r"], False)
+    assert killed.last >= killed.began + 0.02
+
+
+def test_every_fault_is_tried_at_every_command() -> None:
+    points = all_points({"run/dispatcher": 3})
+    assert {(point.fault, point.at) for point in points} == {
+        (fault, at) for fault in Fault for at in (1, 2, 3)
+    }
+
+
+def test_a_sample_repeats_with_its_seed_and_has_every_case() -> None:
+    points = all_points(dict.fromkeys(CASES, 5))
+    assert sample(points, 30, 7) == sample(points, 30, 7)
+    assert sample(points, 30, 7) != sample(points, 30, 8)
+    assert {point.case for point in sample(points, 1, 7)} == set(CASES)
+
+
+def test_a_scenario_stands_for_all_its_processes() -> None:
+    assert chosen(["run"]) == ["run/dispatcher", "run/executor", "run/supervisor"]
+    assert chosen(["run/executor"]) == ["run/executor"]
+    with pytest.raises(ValueError, match="scenario 'walk': accepted are run/dispatcher"):
+        chosen(["walk"])
