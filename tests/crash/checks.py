@@ -1,7 +1,11 @@
 """What must be so when all is quiet after a crash."""
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from math import inf
+from uuid import UUID
 
 from django.db import connection
 
@@ -10,6 +14,7 @@ from django_task_locks.events import EVENTS
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.states import State
 from tests.crash.evidence import Stay, overlaps
+from tests.support.intervals import conflict
 from tests.support.redis_state import leftovers
 
 # Every change of a task's state, written down by the database itself.
@@ -86,26 +91,68 @@ def _keys_left() -> list[str]:
     return sorted(leftovers(get_lock_manager()))
 
 
-def _in_history(stays: list[Stay]) -> list[str]:
-    final = {state.value for state in State if state.is_final}
-    changes: dict[str, list[str]] = defaultdict(list)
+@dataclass(frozen=True, slots=True)
+class _History:
+    """A task, and its states in order, each with the place of its change among all changes."""
+
+    task: Task
+    changes: list[tuple[int, str]]
+
+    @property
+    def label(self) -> str:
+        return str(self.task.args[1])
+
+    @property
+    def states(self) -> list[str]:
+        return [state for _, state in self.changes]
+
+    @property
+    def runs(self) -> list[tuple[int, float]]:
+        """From which to which place a process owned it: it had its locks for longer than that."""
+        found: list[tuple[int, float]] = []
+        for place, state in self.changes:
+            if state == State.RUNNING:
+                found.append((place, inf))
+            elif found and found[-1][1] == inf and state not in State.owned():
+                found[-1] = (found[-1][0], place)
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.label}: {' > '.join(self.states)}"
+
+
+def _histories() -> list[_History]:
+    changes: dict[UUID, list[tuple[int, str]]] = defaultdict(list)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT task, new FROM crash_history ORDER BY id")
-        for task, state in cursor.fetchall():
-            changes[str(task)].append(state)
-    runs = Counter(stay.task for stay in stays)
-    found = []
-    for task in Task.objects.all():
-        label, states = task.args[1], changes[str(task.pk)]
-        if [state for state in states if state in final] != states[-1:]:
-            found.append(f"{label} is not final exactly once: {' > '.join(states)}")
-        if runs[str(task.pk)] > states.count(State.RUNNING.value):
-            found.append(f"{label} began {runs[str(task.pk)]} times: {' > '.join(states)}")
-        if states.count(State.RUNNING.value) > task.max_attempts:
-            found.append(f"{label} ran more often than it may: {' > '.join(states)}")
-        ended = any(stay.has_ended for stay in stays if stay.task == str(task.pk))
-        if task.state == State.COMPLETED and not ended:
-            found.append(f"{label} is completed, but never came to its end")
-        if task.app_lock_id is not None:
-            found.append(f"{label} is final and still names a process")
+        cursor.execute("SELECT task, id, new FROM crash_history ORDER BY id")
+        for task, place, state in cursor.fetchall():
+            changes[task].append((place, state))
+    return [_History(task, changes[task.pk]) for task in Task.objects.all()]
+
+
+def _in_history(stays: list[Stay]) -> list[str]:
+    histories = _histories()
+    found = [
+        f"{one.label} and {other.label} were running at the same time, by their rows"
+        for one, other in combinations(histories, 2)
+        if conflict(one.task, other.task)
+        and any(a[0] < b[1] and b[0] < a[1] for a in one.runs for b in other.runs)
+    ]
+    for history in histories:
+        found += [f"{problem}: {history}" for problem in _in_one(history, stays)]
     return found
+
+
+def _in_one(history: _History, stays: list[Stay]) -> Iterator[str]:
+    task, states = history.task, history.states
+    own = [stay for stay in stays if stay.task == str(task.pk)]
+    if [state for state in states if State(state).is_final] != states[-1:]:
+        yield "not final exactly once"
+    if len(own) > len(history.runs):
+        yield f"its body began {len(own)} times"
+    if len(history.runs) > task.max_attempts:
+        yield "ran more often than it may"
+    if task.state == State.COMPLETED and not any(stay.has_ended for stay in own):
+        yield "its body never came to its end"
+    if task.app_lock_id is not None:
+        yield "final, and still names a process"

@@ -39,10 +39,9 @@ LOCKS = {
     "ttl": TTL,
     "cleanup_interval": 0.5,
     "shutdown_grace": 0.5,
-    "connect_timeout": 1.0,
-    "reply_timeout": 0.4,
-    "retries": 2,
 }
+# Of the process under test alone: nothing else is to take a busy machine for a fault.
+IMPATIENCE = {"connect_timeout": 1.0, "reply_timeout": 0.4, "retries": 2}
 # Longer than a client of Redis waits, and than a process may be silent.
 HOLD = {REDIS: 1.0, POSTGRES: 1.7 * TTL}
 
@@ -139,9 +138,8 @@ class Stage:
             os.close(write)
             os.read(read, 1)  # until the proxy knows whom to watch
             os.close(read)
-            override_settings(
-                TASK_LOCKS={**self._locks, "redis": f"unix://{self._proxy.redis}"}
-            ).enable()
+            by_proxy = {"redis": f"unix://{self._proxy.redis}"}
+            override_settings(TASK_LOCKS=self._locks | IMPATIENCE | by_proxy).enable()
             connection.settings_dict["HOST"] = str(self._proxy.directory)
             return run()
 
