@@ -53,8 +53,13 @@ def main() -> int:
             points = sample(points, options.sample, options.seed)
         if options.list:
             print(campaign.commands())
-        campaign.take(points * options.times)
-        print(f"\n{campaign.table()}")
+        try:
+            campaign.take(points * options.times)
+        except KeyboardInterrupt:
+            print("\ninterrupted: not all points were taken")
+            return 1
+        finally:
+            print(f"\n{campaign.table()}")
     return 1 if campaign.failures else 0
 
 

@@ -25,6 +25,7 @@ from django_task_locks.states import State
 from tests.crash import evidence
 from tests.crash.bodies import die, work
 from tests.crash.stage import Stage
+from tests.support.proxy import POSTGRES, REDIS
 
 COMPLETED, FAILED, CANCELED = State.COMPLETED, State.FAILED, State.CANCELED
 _LONG = 1.5
@@ -45,7 +46,8 @@ class Case:
     run        the process under test
     meanwhile  what others do, once it runs
     bystander  whether the live worker of queue "b" is there
-    is_worker  whether a worker is under test: errors may change when, but not what comes of it
+    is_worker  whether a worker is under test
+    endures    servers to which a connection may be lost without another end than that
     ends       label to final state without a fault
     retried    labels of those that need another attempt even so
     """
@@ -59,6 +61,7 @@ class Case:
     meanwhile: Callable[[Stage], object] = nothing
     bystander: bool = False
     is_worker: bool = False
+    endures: Collection[str] = ()
     retried: Collection[str] = ()
 
     @property
@@ -236,6 +239,7 @@ AFTER_DEATH = {
 
 # --------------------------------------------------------------------------------------------------
 
+WORKER: dict[str, Any] = {"is_worker": True, "endures": (REDIS, POSTGRES)}
 EXECUTOR, SUPERVISOR = {"process": "executor", "child": 1}, {"process": "supervisor"}
 
 
@@ -244,9 +248,11 @@ def _cases() -> list[Case]:
     rivals = dict.fromkeys(("one", "rival"), COMPLETED)
     shared = dict.fromkeys(("reader", "other reader", "writer", "next"), COMPLETED)
     canceled = {"long": CANCELED, "rival": COMPLETED}
-    cases = [Case(scenario="run", process="dispatcher", run=dispatch_two, ends=two)]
+    cases = [
+        Case(scenario="run", process="dispatcher", run=dispatch_two, ends=two, endures=[REDIS])
+    ]
     for role in (EXECUTOR, SUPERVISOR):
-        at_work: dict[str, Any] = {**role, "is_worker": True}
+        at_work: dict[str, Any] = {**role, **WORKER}
         beside: dict[str, Any] = {**at_work, "run": worker("a"), "bystander": True}
         cases += [
             Case(scenario="run", prepare=dispatch_two, run=worker(), ends=two, **at_work),
@@ -265,7 +271,7 @@ def _cases() -> list[Case]:
             scenario="executor-loss",
             process="settling",
             child=2,
-            is_worker=True,
+            **WORKER,
             prepare=lose_executor,
             run=worker("a"),
             bystander=True,
@@ -275,6 +281,7 @@ def _cases() -> list[Case]:
             scenario="immediate",
             process="client",
             run=run_immediately,
+            endures=[REDIS],
             meanwhile=rival_of_immediate,
             bystander=True,
             ends={"immediate": COMPLETED, "rival": COMPLETED},
@@ -283,6 +290,7 @@ def _cases() -> list[Case]:
             scenario="immediate-in-transaction",
             process="client",
             run=run_immediately_in_transaction,
+            endures=[REDIS],
             meanwhile=rival_of_immediate,
             bystander=True,
             ends={"immediate": COMPLETED, "with it": COMPLETED, "rival": COMPLETED},
@@ -291,6 +299,7 @@ def _cases() -> list[Case]:
             scenario="hold",
             process="client",
             run=hold_a_while,
+            endures=[REDIS],
             meanwhile=rival_of_immediate,
             bystander=True,
             ends={"rival": COMPLETED},
@@ -313,7 +322,7 @@ def _cases() -> list[Case]:
         Case(
             scenario="start-up",
             process="supervisor",
-            is_worker=True,
+            **WORKER,
             prepare=dead_worker,
             run=worker(),
             ends=AFTER_DEATH,
@@ -331,7 +340,7 @@ def _cases() -> list[Case]:
             scenario="clean-up",
             process="worker",
             child=2,
-            is_worker=True,
+            **WORKER,
             prepare=long_dead_worker,
             run=lambda stage: stage.worker("cleaner", "none"),
             meanwhile=end_after_clean_up,

@@ -8,7 +8,7 @@ from zlib import crc32
 from tests.crash import checks
 from tests.crash.cases import CASES, Case
 from tests.crash.stage import Process, Stage
-from tests.support.proxy import REDIS, Fault
+from tests.support.proxy import Fault
 
 _ENDS_WITHIN = 12.0
 _QUIET_WITHIN = 20.0
@@ -82,13 +82,13 @@ def take(point: Point, stage: Stage) -> Result:
 
 
 def _must_end_as_ever(point: Point, case: Case, commands: list[str]) -> bool:
-    """Without a fault, and where only a connection is lost or stalls: a worker's, or anybody's to
-    Redis.
-    """
+    """Without a fault, and where a connection is lost or stalls that the process can do without."""
+    if point.at == 0:
+        return True
     if point.fault in (Fault.KILL_BEFORE, Fault.KILL_AFTER):
-        return point.at == 0
-    return case.is_worker or all(
-        command.startswith(REDIS) for command in commands[point.at - 1 : point.at]
+        return False
+    return all(
+        command.startswith(tuple(case.endures)) for command in commands[point.at - 1 : point.at]
     )
 
 
