@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, ReadOnlyError
 
-from django_task_locks.locks import protocol, scripts
+from django_task_locks.locks import failures, protocol, scripts
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call, Commands
 from django_task_locks.locks.requests import (
@@ -163,7 +163,7 @@ class AsyncLockManager:
                 reply = await self._reply(script.by_digest(call.arguments))
             except NoScriptError:
                 reply = await self._reply(script.by_source(call.arguments))
-        except protocol.ERRORS as error:
+        except failures.ERRORS as error:
             await self._refuse(error, call.script)
         return protocol.read_reply(call, reply)
 
@@ -173,7 +173,7 @@ class AsyncLockManager:
                 replies = [await self._reply(commands.commands[0])]
             else:
                 replies = await self._replies(commands.commands)
-        except protocol.ERRORS as error:
+        except failures.ERRORS as error:
             await self._refuse(error, commands.operation, commands.keys)
         return commands.parse(replies)
 
@@ -181,7 +181,7 @@ class AsyncLockManager:
         if isinstance(error, ReadOnlyError) and isinstance(self.client, Redis):
             # The server is no master any more: new connections may lead to the one that is.
             await self.client.connection_pool.disconnect()
-        protocol.raise_translated(error, operation, self.endpoint, keys)
+        failures.raise_translated(error, operation, self.endpoint, keys)
 
     async def _reply(self, command: Command) -> Any:
         return await _heeding_cancel(self.client.execute_command(*command))

@@ -7,7 +7,7 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import ReadOnlyError
 
-from django_task_locks.locks import protocol, scripts
+from django_task_locks.locks import failures, protocol, scripts
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call, Commands
 from django_task_locks.locks.requests import (
@@ -224,14 +224,14 @@ class LockManager:
     def _run(self, call: Call[R]) -> R:
         try:
             reply = self.transport.run(self._scripts[call.script], call.arguments)
-        except protocol.ERRORS as error:
+        except failures.ERRORS as error:
             self._refuse(error, call.script)
         return protocol.read_reply(call, reply)
 
     def _send(self, commands: Commands[R]) -> R:
         try:
             replies = self.transport.send(commands.commands)
-        except protocol.ERRORS as error:
+        except failures.ERRORS as error:
             self._refuse(error, commands.operation, commands.keys)
         return commands.parse(replies)
 
@@ -239,7 +239,7 @@ class LockManager:
         if isinstance(error, ReadOnlyError):
             # The server is no master any more: new connections may lead to the one that is.
             self.transport.drop_connections()
-        protocol.raise_translated(error, operation, self.endpoint, keys)
+        failures.raise_translated(error, operation, self.endpoint, keys)
 
 
 def _transport(client: Redis | RedisCluster | Transport) -> Transport:

@@ -4,28 +4,12 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from redis.exceptions import (
-    BusyLoadingError,
-    ClusterDownError,
-    ClusterError,
-    ConnectionError,
-    MasterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-    TimeoutError,
-    TryAgainError,
-)
-
 from django_task_locks.exceptions import (
-    ForeignValue,
     InvalidTask,
-    LockServiceUnavailable,
     OwnerClosed,
     StaleSlot,
 )
+from django_task_locks.locks.failures import raise_foreign
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import (
     Blocked,
@@ -52,24 +36,6 @@ CLOSED_KEPT_SECONDS = 30 * 24 * 3600
 _CONTROL_KEPT_SECONDS = 3600
 _CONTROL_MOST = 10_000
 _SHORTEST_WAIT = 0.01  # 0 would wait for ever, and Redis 6.2 takes 0.001 for 0
-
-# All that a client raises for a server's answer or silence; the two have no base in common.
-ERRORS = (RedisError, RedisClusterException)
-
-_UNAVAILABLE = (
-    ConnectionError,
-    TimeoutError,
-    BusyLoadingError,
-    ClusterDownError,
-    ClusterError,  # redirected or put off again and again
-    MasterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    TryAgainError,
-    RedisClusterException,  # no node of the cluster can be reached
-)
-# Replies by which a server says that it cannot serve now; redis-py has no class for these.
-_UNAVAILABLE_REPLIES = ("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED")
 
 
 class Call(NamedTuple, Generic[R]):
@@ -116,7 +82,7 @@ _REFUSALS = frozenset({"foreign", "closed", "stale_slot"})
 
 def _raise_refusal(call: Call[Any], word: str, *rest: str) -> NoReturn:
     if word == "foreign":
-        _raise_foreign(repr(rest[0]), call.script)
+        raise_foreign(repr(rest[0]), call.script)
     if word == "closed":
         raise OwnerClosed(
             f"owner {rest[0]!r} was declared missing; {call.script} was refused and did nothing"
@@ -124,31 +90,6 @@ def _raise_refusal(call: Call[Any], word: str, *rest: str) -> NoReturn:
     raise StaleSlot(
         f"slot {rest[0]} was given to a successor; {call.script} was refused and did nothing"
     )
-
-
-def _raise_foreign(key: str, operation: str) -> NoReturn:
-    raise ForeignValue(
-        f"key {key} holds a value of another type, so {operation} did nothing; find out who wrote "
-        "it (another application with the same prefix?) and delete it"
-    )
-
-
-def raise_translated(
-    error: Exception, operation: str, endpoint: str, keys: Sequence[str] = ()
-) -> NoReturn:
-    """Raises LockServiceUnavailable where the server cannot be reached or cannot serve,
-    ForeignValue where one of the keys is of another type; else the error as it is.
-    """
-    if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):
-        _raise_foreign(" or ".join(map(repr, keys)), operation)
-    is_away = isinstance(error, _UNAVAILABLE) or (
-        isinstance(error, ResponseError) and str(error).startswith(_UNAVAILABLE_REPLIES)
-    )
-    if not is_away:
-        raise error
-    raise LockServiceUnavailable(
-        f"{operation}: lock service at {endpoint} is unavailable: {error}"
-    ) from error
 
 
 def request(request: LockRequest) -> Call[Grant | Waiting]:
