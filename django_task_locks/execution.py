@@ -17,6 +17,7 @@ from django_task_locks import payloads, releasing
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.models import Task, reason
+from django_task_locks.releasing import Release
 from django_task_locks.states import State
 
 _MAX_TRACEBACK = 20_000
@@ -218,7 +219,7 @@ def _record(task: Task, outcome: Outcome) -> None:
             emit("task.late", task=task.pk, outcome=outcome.state.value)
         # Gone, decided elsewhere, or recorded by an attempt whose reply was lost: this claim's lock
         # has no use any more.
-        releasing.release(str(task.pk), token)
+        releasing.release(Release(str(task.pk), token))
 
 
 def _present_row(task: Task) -> Task | None:

@@ -99,27 +99,22 @@ def hold(
     holds, InvalidResource and InvalidTask for bad arguments, LockServiceUnavailable, OwnerClosed.
     """
     arguments = (exclusive, shared, timeout, priority, label)
-    present = presence.present()
+    demand = _Demand(presence.present(), *arguments)
     try:
-        held = _acquire(_Demand(present, *arguments))
-    except OwnerClosed:
-        if not presence.renounce(present):
-            raise
-        held = _acquire(_Demand(presence.present(), *arguments))  # as who it is from now on
-    token = _held.set((*_held.get(), held))
-    try:
+        try:
+            held = _acquire(demand)
+        except OwnerClosed:
+            if not presence.renounce(demand.present):
+                raise
+            demand = _Demand(presence.present(), *arguments)  # as who it is from now on
+            held = _acquire(demand)
+        _held.set((*_held.get(), held))
         yield held
     finally:
-        _held.reset(token)
-        aliases = [
-            connection.alias
-            for connection in connections.all(initialized_only=True)
-            if connection.in_atomic_block
-        ]
-        if aliases:
-            releasing.release_at_transaction_end(aliases, held.id, held.token)
-        else:
-            releasing.release(held.id, held.token)
+        # Whatever happened, a grant that nobody uses (any more) must not stay, nor a place in a
+        # queue: so from the first moment on.
+        _held.set(demand.others(_held.get()))
+        demand.end()
 
 
 @asynccontextmanager
@@ -132,21 +127,21 @@ async def ahold(
     label: str = "",
 ) -> AsyncIterator[Held]:
     """As `hold`, without blocking the event loop. Canceled at any point, it leaves nothing."""
-    present = await sync_to_async(presence.present)()
     arguments = (exclusive, shared, timeout, priority, label)
+    demand = _Demand(await sync_to_async(presence.present)(), *arguments)
     try:
-        held = await _aacquire(_Demand(present, *arguments))
-    except OwnerClosed:
-        if not presence.renounce(present):
-            raise
-        present = await sync_to_async(presence.present)()
-        held = await _aacquire(_Demand(present, *arguments))
-    token = _held.set((*_held.get(), held))
-    try:
+        try:
+            held = await _aacquire(demand)
+        except OwnerClosed:
+            if not presence.renounce(demand.present):
+                raise
+            demand = _Demand(await sync_to_async(presence.present)(), *arguments)
+            held = await _aacquire(demand)
+        _held.set((*_held.get(), held))
         yield held
     finally:
-        _held.reset(token)
-        await _arelease(releasing.Release(held.id, held.token))
+        _held.set(demand.others(_held.get()))
+        await _arelease(demand.release)
 
 
 class _Demand:
@@ -164,7 +159,7 @@ class _Demand:
         is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
             raise ValueError(f"timeout {timeout!r}: seconds from 0, or None to wait, are accepted")
-        self.owner = present.owner
+        self.present = present
         self.request = LockRequest(
             id=f"hold-{uuid7()}",
             exclusive=exclusive,
@@ -173,7 +168,8 @@ class _Demand:
             claimant=present.claimant,
             label=label or f"hold by {present.status.name} (pid {present.status.pid})",
         )
-        self.release = releasing.Release(self.request.id, owner=self.owner)
+        self.release = releasing.Release(self.request.id, owner=present.owner)
+        self.is_granted = False
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._ancestors = _ancestors()
@@ -204,13 +200,37 @@ class _Demand:
         return max(0.0, min(longest, self._deadline - time.monotonic()))
 
     def granted(self, outcome: Grant) -> Held:
+        self.is_granted = True
         return Held(
             self.request.id,
             outcome.token or 0,
-            self.owner,
+            self.present.owner,
             self.request.exclusive,
             self.request.shared,
         )
+
+    def last_look(self, info: RequestInfo | None) -> Held:
+        """When the time is over: it may just have been granted."""
+        if info is not None and info.state == "held":
+            return self.granted(Grant(info.id, info.token))
+        raise self.refusal(info.blockers if info is not None else ())
+
+    def others(self, held: tuple[Held, ...]) -> tuple[Held, ...]:
+        return tuple(other for other in held if other.id != self.request.id)
+
+    def end(self) -> None:
+        """Releases what was granted or waits. Inside a transaction what was held stays so until its
+        end.
+        """
+        aliases = [
+            connection.alias
+            for connection in connections.all(initialized_only=True)
+            if connection.in_atomic_block
+        ]
+        if aliases and self.is_granted:
+            releasing.release_at_transaction_end(aliases, self.release)
+        else:
+            releasing.release(self.release)
 
     def refusal(self, blockers: tuple[Blocker, ...]) -> Exception:
         named = "; ".join(map(_described, blockers)) or "unknown"
@@ -256,45 +276,30 @@ def _described(blocker: Blocker) -> str:
 
 def _acquire(demand: _Demand) -> Held:
     locks = get_waiting_lock_manager()
-    try:
-        if demand.must_not_wait:
-            outcome = locks.try_request(demand.request)
-        else:
-            outcome = locks.request(demand.request)
-        while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
-            granted = locks.wait_for_grant(demand.request.id, seconds)
-            outcome = granted or locks.request(demand.request)
-        if isinstance(outcome, Grant):
-            return demand.granted(outcome)
-        blockers = outcome.blockers if isinstance(outcome, Blocked) else None
-        if blockers is None and (info := locks.inspect_request(demand.request.id)):
-            blockers = info.blockers
-        raise demand.refusal(blockers or ())
-    except BaseException:
-        # Whatever happened, a grant that nobody will use must not stay; nor a place in a queue.
-        releasing.release(demand.release.id, owner=demand.owner)
-        raise
+    ask = locks.try_request if demand.must_not_wait else locks.request
+    outcome = ask(demand.request)
+    while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
+        granted = locks.wait_for_grant(demand.request.id, seconds)
+        outcome = granted or locks.request(demand.request)
+    if isinstance(outcome, Waiting):
+        return demand.last_look(locks.inspect_request(demand.request.id))
+    if isinstance(outcome, Blocked):
+        raise demand.refusal(outcome.blockers)
+    return demand.granted(outcome)
 
 
 async def _aacquire(demand: _Demand) -> Held:
     locks = await get_async_lock_manager()
-    try:
-        if demand.must_not_wait:
-            outcome = await locks.try_request(demand.request)
-        else:
-            outcome = await locks.request(demand.request)
-        while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
-            granted = await locks.wait_for_grant(demand.request.id, seconds)
-            outcome = granted or await locks.request(demand.request)
-        if isinstance(outcome, Grant):
-            return demand.granted(outcome)
-        blockers = outcome.blockers if isinstance(outcome, Blocked) else None
-        if blockers is None and (info := await locks.inspect_request(demand.request.id)):
-            blockers = info.blockers
-        raise demand.refusal(blockers or ())
-    except BaseException:
-        await _arelease(demand.release)
-        raise
+    ask = locks.try_request if demand.must_not_wait else locks.request
+    outcome = await ask(demand.request)
+    while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
+        granted = await locks.wait_for_grant(demand.request.id, seconds)
+        outcome = granted or await locks.request(demand.request)
+    if isinstance(outcome, Waiting):
+        return demand.last_look(await locks.inspect_request(demand.request.id))
+    if isinstance(outcome, Blocked):
+        raise demand.refusal(outcome.blockers)
+    return demand.granted(outcome)
 
 
 async def _arelease(release: releasing.Release) -> None:

@@ -19,6 +19,7 @@ from django_task_locks.locks.requests import Grant
 from django_task_locks.managers import DatabaseNow
 from django_task_locks.models import Task, described, reason
 from django_task_locks.orders import lock_request
+from django_task_locks.releasing import Release
 from django_task_locks.states import State
 
 BLOCKED = "Resources temporarily unavailable."
@@ -125,14 +126,17 @@ def acquire(task: Task) -> ImmediateRun | str:
         return acquire(task)  # as the process that it is from now on
     except LockServiceUnavailable:
         # It may have been granted all the same.
-        releasing.release(id, owner=present.owner)
+        releasing.release(Release(id, owner=present.owner))
         return UNAVAILABLE
+    except BaseException:  # an interrupt, after which it may have been granted as well
+        releasing.release(Release(id, owner=present.owner))
+        raise
     if not isinstance(outcome, Grant) or outcome.token is None:
         return BLOCKED
     alias = router.db_for_write(Task)
     try:
         if transaction.get_connection(alias).in_atomic_block:
-            releasing.release_at_transaction_end([alias], id, outcome.token)
+            releasing.release_at_transaction_end([alias], Release(id, outcome.token))
         task.state = State.RUNNING
         task.app_lock = present.status
         task.worker_name = present.status.name
@@ -148,7 +152,7 @@ def acquire(task: Task) -> ImmediateRun | str:
             # database is back.
             ImmediateRun(task, alias).record_later(Outcome.failed("Its start was not confirmed."))
         else:
-            releasing.release(id, outcome.token)
+            releasing.release(Release(id, outcome.token))
         raise
     task.announce(State.WAITING)
     return ImmediateRun(task, alias)

@@ -8,6 +8,7 @@ from django.db.models.signals import pre_delete
 from django_task_locks import messages, releasing
 from django_task_locks.locks.keys import queue_owner
 from django_task_locks.models import AppStatus, Task
+from django_task_locks.releasing import Release
 from django_task_locks.signals import task_state_changed
 from django_task_locks.states import State
 
@@ -19,7 +20,8 @@ def release_on_final_state(
         return
     # A task that never started is nobody's: whoever has just claimed it will find it final. One
     # that ran is released for the claim that ran it and for no later one.
-    releasing.release(str(task.pk), None if old_state == State.WAITING else task.lock_token)
+    token = None if old_state == State.WAITING else task.lock_token
+    releasing.release(Release(str(task.pk), token))
 
 
 def stop_on_delete(sender: type[Task], instance: Task, using: str, **kwargs: Any) -> None:
@@ -38,7 +40,7 @@ def stop_on_delete(sender: type[Task], instance: Task, using: str, **kwargs: Any
 
         def leave() -> None:
             # Only while nobody has claimed it: it may start between the look and the deletion.
-            releasing.release(str(present.pk), owner=queue_owner(present.queue))
+            releasing.release(Release(str(present.pk), owner=queue_owner(present.queue)))
 
     # No partial: Django asks a hook that fails for its __qualname__.
     transaction.on_commit(leave, using=using, robust=True)

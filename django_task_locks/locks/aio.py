@@ -76,12 +76,14 @@ class AsyncLockManager:
     async def claim(
         self, claimant: Claimant, version: str, lanes: Iterable[str]
     ) -> Claimed | Idle | Lanes:
-        return await self._run(protocol.claim(claimant, version, lanes))
+        return await self._claimed(await self._run(protocol.claim(claimant, version, lanes)))
 
     async def advance(
         self, claimant: Claimant, version: str, lanes: Iterable[str], *, id: str, token: int
     ) -> Claimed | Idle | Lanes:
-        return await self._run(protocol.advance(claimant, version, lanes, id, token))
+        return await self._claimed(
+            await self._run(protocol.advance(claimant, version, lanes, id, token))
+        )
 
     async def wait_for_ready(self, lanes: Iterable[str], timeout: float) -> bool:
         return await self._send(protocol.wait_for_ready(self.keys, lanes, timeout))
@@ -149,6 +151,14 @@ class AsyncLockManager:
 
     # ------------------------------------------------------------------------------------------
 
+    async def _claimed(
+        self, outcome: tuple[Claimed | Idle | Lanes, bool]
+    ) -> Claimed | Idle | Lanes:
+        reply, has_more = outcome
+        if has_more:
+            await self.settle()
+        return reply
+
     async def _settled(self, ended: Ended) -> Ended:
         last = ended
         while last.has_more:
@@ -180,7 +190,7 @@ class AsyncLockManager:
     async def _refuse(self, error: Exception, operation: str, keys: Sequence[str] = ()) -> NoReturn:
         if isinstance(error, ReadOnlyError) and isinstance(self.client, Redis):
             # The server is no master any more: new connections may lead to the one that is.
-            await self.client.connection_pool.disconnect()
+            await self.client.connection_pool.disconnect(inuse_connections=False)
         failures.raise_translated(error, operation, self.endpoint, keys)
 
     async def _reply(self, command: Command) -> Any:

@@ -111,13 +111,13 @@ class LockManager:
 
         version is that of the `Lanes` which the caller chose from ("" at first).
         """
-        return self._run(protocol.claim(claimant, version, lanes))
+        return self._claimed(self._run(protocol.claim(claimant, version, lanes)))
 
     def advance(
         self, claimant: Claimant, version: str, lanes: Iterable[str], *, id: str, token: int
     ) -> Claimed | Idle | Lanes:
         """Releases what the slot holds and claims the next, in one round trip."""
-        return self._run(protocol.advance(claimant, version, lanes, id, token))
+        return self._claimed(self._run(protocol.advance(claimant, version, lanes, id, token)))
 
     def wait_for_ready(self, lanes: Iterable[str], timeout: float) -> bool:
         """Blocks until one of the lanes has something ready, a lane is new, or `timeout` seconds
@@ -188,7 +188,8 @@ class LockManager:
     def lead(self, job: str, candidate: str, seconds: float) -> bool:
         """Whether the candidate may do a job that one process does once in `seconds`.
 
-        There is nothing to give back: a leader that dies is followed when the time is over.
+        There is nothing to give back: a leader that dies, or never hears that it leads, is followed
+        when the time is over.
         """
         return self._send(protocol.lead(self.keys, job, candidate, seconds))
 
@@ -213,6 +214,12 @@ class LockManager:
         return self._send(protocol.known(self.keys, ids))
 
     # ------------------------------------------------------------------------------------------
+
+    def _claimed(self, outcome: tuple[Claimed | Idle | Lanes, bool]) -> Claimed | Idle | Lanes:
+        reply, has_more = outcome
+        if has_more:
+            self.settle()
+        return reply
 
     def _settled(self, ended: Ended) -> Ended:
         last = ended

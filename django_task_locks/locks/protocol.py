@@ -30,9 +30,10 @@ from django_task_locks.locks.requests import (
 
 R = TypeVar("R")
 
-Argument = str | bytes | int | float
+# Text only: hiredis crashes where a signal handler raises while it makes text of a number.
+Argument = str | bytes
 MAX_REPORTED = 10
-CLOSED_KEPT_SECONDS = 30 * 24 * 3600
+_CLOSED_KEPT_MS = str(30 * 24 * 3600 * 1000)
 _CONTROL_KEPT_SECONDS = 3600
 _CONTROL_MOST = 10_000
 _SHORTEST_WAIT = 0.01  # 0 would wait for ever, and Redis 6.2 takes 0.001 for 0
@@ -92,6 +93,10 @@ def _raise_refusal(call: Call[Any], word: str, *rest: str) -> NoReturn:
     )
 
 
+def _ttl(seconds: float) -> str:
+    return str(float(seconds))  # one spelling: the request script compares it
+
+
 def request(request: LockRequest) -> Call[Grant | Waiting]:
     return Call(
         "request",
@@ -115,10 +120,12 @@ def _request_arguments(request: LockRequest, mode: str) -> list[Argument]:
         request.id,
         mode,
         request.owner,
-        *((claimant.slot, "", claimant.ttl) if claimant else ("", lane.name, lane.description)),
-        request.priority,
+        claimant.slot if claimant else "",
+        "" if claimant else lane.name,
+        _ttl(claimant.ttl) if claimant else lane.description,
+        str(request.priority),
         request.label,
-        len(request.exclusive),
+        str(len(request.exclusive)),
         *request.exclusive,
         *request.shared,
     ]
@@ -141,36 +148,39 @@ def _ended(reply: list[str]) -> Ended:
 
 
 def release(id: str, owner: str, token: int | None) -> Call[Ended]:
-    return Call("release", [id, owner, "" if token is None else token], _ended)
+    return Call("release", [id, owner, "" if token is None else str(token)], _ended)
 
 
 def requeue(id: str, owner: str, token: int | None) -> Call[Ended]:
-    return Call("requeue", [id, owner, "" if token is None else token], _ended)
+    return Call("requeue", [id, owner, "" if token is None else str(token)], _ended)
 
 
-def _claim_reply(reply: list[str]) -> Claimed | Idle | Lanes:
+def _claim_reply(reply: list[str]) -> tuple[Claimed | Idle | Lanes, bool]:
     if reply[0] == "claimed":
-        return Claimed(reply[1], int(reply[2]))
+        return Claimed(reply[1], int(reply[2])), reply[3] == "1"
     if reply[0] == "empty":
-        return Idle()
+        return Idle(), reply[1] == "1"
     listed = dict(zip(reply[2::2], reply[3::2], strict=True))
-    return Lanes(
-        reply[1], {name: Lane.from_description(value) for name, value in listed.items() if name}
-    )
+    lanes = {name: Lane.from_description(value) for name, value in listed.items() if name}
+    return Lanes(reply[1], lanes), False  # a claim follows
 
 
-def claim(claimant: Claimant, version: str, lanes: Iterable[str]) -> Call[Claimed | Idle | Lanes]:
+def claim(
+    claimant: Claimant, version: str, lanes: Iterable[str]
+) -> Call[tuple[Claimed | Idle | Lanes, bool]]:
+    """The reply, and whether there is more to settle."""
     return Call(
-        "claim", [claimant.owner, claimant.slot, claimant.ttl, version, *lanes], _claim_reply
+        "claim", [claimant.owner, claimant.slot, _ttl(claimant.ttl), version, *lanes], _claim_reply
     )
 
 
 def advance(
     claimant: Claimant, version: str, lanes: Iterable[str], id: str, token: int
-) -> Call[Claimed | Idle | Lanes]:
+) -> Call[tuple[Claimed | Idle | Lanes, bool]]:
+    """As `claim`."""
     return Call(
         "advance",
-        [claimant.owner, claimant.slot, claimant.ttl, version, id, token, *lanes],
+        [claimant.owner, claimant.slot, _ttl(claimant.ttl), version, id, str(token), *lanes],
         _claim_reply,
     )
 
@@ -183,7 +193,7 @@ def release_owner(owner: str, most: int) -> Call[tuple[int, int, bool]]:
     """Number ended, number left, whether there is more to settle."""
     return Call(
         "release_owner",
-        [owner, most],
+        [owner, str(most)],
         lambda reply: (int(reply[1]), int(reply[2]), reply[3] == "1"),
     )
 
@@ -193,11 +203,11 @@ def retire(claimant: Claimant) -> Call[tuple[str, ...]]:
 
 
 def beat(owner: str, ttl: float) -> Call[None]:
-    return Call("beat", [owner, ttl], lambda reply: None)
+    return Call("beat", [owner, _ttl(ttl)], lambda reply: None)
 
 
 def close_owner(owner: str) -> Call[tuple[str, ...]]:
-    return Call("close_owner", [owner, CLOSED_KEPT_SECONDS * 1000], lambda reply: tuple(reply[1:]))
+    return Call("close_owner", [owner, _CLOSED_KEPT_MS], lambda reply: tuple(reply[1:]))
 
 
 def forget_owner(owner: str) -> Call[int]:
@@ -252,7 +262,7 @@ def inspect_request(id: str) -> Call[RequestInfo | None]:
             blockers=_blockers(reply[12:]),
         )
 
-    return Call("inspect", [id, MAX_REPORTED], parse)
+    return Call("inspect", [id, str(MAX_REPORTED)], parse)
 
 
 def inspect_resource(name: str) -> Call[ResourceInfo]:
@@ -283,7 +293,7 @@ def inspect_resource(name: str) -> Call[ResourceInfo]:
             waiters=tuple(sorted(found["waiter"], key=lambda waiter: waiter.score or 0)),
         )
 
-    return Call("inspect_resource", [name, MAX_REPORTED], parse)
+    return Call("inspect_resource", [name, str(MAX_REPORTED)], parse)
 
 
 # -- plain commands --------------------------------------------------------------------------------
@@ -294,7 +304,7 @@ def wait_for_ready(keys: Keys, lanes: Iterable[str], timeout: float) -> Commands
     return Commands(
         "wait_for_ready",
         wakes,
-        [("BZPOPMIN", *wakes, max(timeout, _SHORTEST_WAIT))],
+        [("BZPOPMIN", *wakes, str(max(timeout, _SHORTEST_WAIT)))],
         lambda replies: bool(replies[0]),
     )
 
@@ -303,7 +313,7 @@ def wait_for_grant(keys: Keys, id: str, timeout: float) -> Commands[Grant | None
     return Commands(
         "wait_for_grant",
         [keys.grant(id)],
-        [("BLPOP", keys.grant(id), max(timeout, _SHORTEST_WAIT))],
+        [("BLPOP", keys.grant(id), str(max(timeout, _SHORTEST_WAIT)))],
         lambda replies: Grant(id, int(replies[0][1])) if replies[0] else None,
     )
 
@@ -343,7 +353,7 @@ def lead(keys: Keys, job: str, candidate: str, seconds: float) -> Commands[bool]
     return Commands(
         "lead",
         [keys.leader(job)],
-        [("SET", keys.leader(job), candidate, "NX", "PX", max(1, int(seconds * 1000)))],
+        [("SET", keys.leader(job), candidate, "NX", "PX", str(max(1, int(seconds * 1000))))],
         lambda replies: bool(replies[0]),
     )
 
@@ -355,8 +365,8 @@ def send(keys: Keys, owner: str, message: str) -> Commands[None]:
         [key],
         [
             ("RPUSH", key, message),
-            ("LTRIM", key, -_CONTROL_MOST, -1),
-            ("EXPIRE", key, _CONTROL_KEPT_SECONDS),
+            ("LTRIM", key, str(-_CONTROL_MOST), "-1"),
+            ("EXPIRE", key, str(_CONTROL_KEPT_SECONDS)),
         ],
         lambda replies: None,
     )

@@ -84,6 +84,8 @@ class Claimant:
     def __post_init__(self) -> None:
         if not self.owner or self.owner.startswith(QUEUE_OWNER):
             raise ValueError(f"owner {self.owner!r}: a process is named <name>@<id>")
+        if not self.ttl > 0:
+            raise ValueError(f"ttl {self.ttl!r}: seconds above 0 are accepted")
         if self.slot and not _SLOT.fullmatch(self.slot):
             raise ValueError(f"slot {self.slot!r}: number.generation is accepted, as in 0.1")
 

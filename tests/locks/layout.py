@@ -59,7 +59,7 @@ def expected(model: Model, keys: Keys) -> dict[str, Value]:
         found[keys.control(owner)] = messages
     if model.owners:
         found[keys.owners] = {
-            owner: f"-{ttl}" if owner in model.closed else str(ttl)
+            owner: f"-{float(ttl)}" if owner in model.closed else str(float(ttl))
             for owner, ttl in model.owners.items()
         }
     if model.lanes:

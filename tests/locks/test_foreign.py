@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from redis import Redis
 
-from django_task_locks.exceptions import ForeignValue
+from django_task_locks.exceptions import ForeignValue, OwnerClosed
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import Blocked, Ended, Grant, Idle, Waiting
@@ -292,3 +292,30 @@ def test_plain_commands_name_the_key_too(
     with pytest.raises(ForeignValue) as raised:
         ask(manager)
     assert key in str(raised.value)
+
+
+@pytest.mark.parametrize("record", ['{"state": "held"}', '{"state": 1, "owner": "a"}', "[]", "7"])
+def test_json_that_is_no_record_is_foreign(
+    manager: LockManager, redis_client: Redis, record: str
+) -> None:
+    redis_client.set(KEYS.request("a"), record)
+    for ask in (manager.release, manager.inspect_request, lambda id: manager.request(task(id))):
+        with pytest.raises(ForeignValue, match="request:a"):
+            ask("a")
+    assert redis_client.get(KEYS.request("a")) == record.encode()
+
+
+def test_a_counter_below_zero_is_foreign(manager: LockManager, redis_client: Redis) -> None:
+    manager.request(hold("first", "r"))
+    redis_client.set(KEYS.seq, -5)
+    with pytest.raises(ForeignValue, match="seq"):
+        manager.request(hold("a", "s"))
+
+
+def test_an_entry_of_owners_that_is_no_ttl_does_not_keep_its_owner_open(
+    manager: LockManager, redis_client: Redis
+) -> None:
+    redis_client.hset(KEYS.owners, WEB.owner, "soon")
+    manager.close_owner(WEB.owner)
+    with pytest.raises(OwnerClosed):
+        manager.request(hold("a", "r"))

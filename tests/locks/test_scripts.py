@@ -150,7 +150,7 @@ def test_the_protocol_knows_every_operation() -> None:
 
 def test_a_request_sends_its_resources_last_and_counts_the_exclusive_ones() -> None:
     arguments = protocol.request(hold("a", "x1", "x2", shared=["s"])).arguments
-    assert list(arguments[8:]) == [2, "x1", "x2", "s"]
+    assert list(arguments[8:]) == ["2", "x1", "x2", "s"]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -1,6 +1,7 @@
 -- Giving the next ready request to an executor slot.
 
--- returns {"claimed", id, token} | {"empty"} | {"lanes", version, lane, description, ...}
+-- returns {"claimed", id, token, is there more to settle} | {"empty", is there more to settle}
+--         | {"lanes", version, lane, description, ...}
 local function claim(owner, slot, ttl, lanes_version, lanes)
   local number = slot:match('^%d+')
   local slots = SLOT .. owner
@@ -9,7 +10,7 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
     local request = read(held)
     -- not what a dead predecessor left in the slot: the supervisor ends that
     if request and request.owner == owner and request.slot == slot then
-      return { 'claimed', held, request.token }
+      return { 'claimed', held, request.token, 0 }
     end
     redis.call('HDEL', slots, number)
   end
@@ -33,7 +34,7 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
         best, id, best_rank = lane, candidate, rank
       end
     end
-    if not best then return { 'empty' } end
+    if not best then return { 'empty', is_unsettled() } end
     local token = as_text(next_number())
     redis.call('ZREM', READY .. best, id)
     local request = read(id)
@@ -48,12 +49,12 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
       for _, lane in ipairs(lanes) do
         if redis.call('EXISTS', READY .. lane) == 1 then light(lane) end
       end
-      return { 'claimed', id, token }
+      return { 'claimed', id, token, is_unsettled() }
     end
   end
 end
 
-local function foreign_for_claim(owner, lanes)
+local function foreign_for_claim(owner)
   local bad = foreign(OWNER .. owner, 'set') or foreign(SLOT .. owner, 'hash')
     or foreign(OWNERS, 'hash') or foreign(LANES, 'hash') or foreign_for_hand_over()
   if bad then return { 'foreign', bad } end

@@ -20,7 +20,7 @@
 --         | {"foreign", key} | {"closed", owner} | {"stale_slot", slot}
 -- A known id is answered with its present state, so that a repeated call changes nothing.
 
-local id, mode, owner, slot, lane, kept = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local id, mode, owner, slot, lane, ttl_or_lane = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local priority, label, exclusive_count = ARGV[7], ARGV[8], tonumber(ARGV[9])
 local is_hold = lane == ''
 local exclusive, shared = {}, {}
@@ -52,12 +52,22 @@ if bad then return { 'foreign', bad } end
 if known and is_hold and known.owner ~= owner then
   return { 'refused', known.owner, known.token or '' }
 end
-if known then return { known.state, known.token or '' } end
+if known and known.state ~= 'waiting' then return { known.state, known.token or '' } end
 
 bad = foreign(OWNER .. owner, 'set') or foreign(LANES, 'hash') or foreign_counter(SEQ)
   or is_hold and foreign(OWNERS, 'hash')
   or not is_hold and (foreign(READY .. lane, 'zset') or foreign(WAKE .. lane, 'zset'))
 if bad then return { 'foreign', bad } end
+if known then
+  -- whoever asks again for what waits has it looked at again, though nothing should have been missed:
+  -- an operator may have deleted a lock
+  each_resource(known, mark_awaited)
+  if is_grantable(known) then
+    dequeue(known)
+    grant(known)
+  end
+  return { known.state, known.token or '' }
+end
 
 local function is_free()
   local keys, locks = {}, {}
@@ -109,18 +119,13 @@ if #obstacles > 0 and mode == 'try' then
   return reply('blocked', values)
 end
 
-local revoked = {}
-for _, other in ipairs(revocable) do
-  if not revoked[other] then
-    revoked[other] = true
-    revoke(read(other))
-  end
-end
+for _, other in ipairs(revocable) do revoke(other) end
 
+redis.call('DEL', GRANT .. id) -- of a request of this id whose record was deleted
 redis.call('SADD', OWNER .. owner, id)
 if is_hold then
-  redis.call('HSET', OWNERS, owner, kept)
-elseif redis.call('HSETNX', LANES, lane, kept) == 1 then
+  redis.call('HSET', OWNERS, owner, ttl_or_lane)
+elseif redis.call('HSETNX', LANES, lane, ttl_or_lane) == 1 then
   redis.call('HINCRBY', LANES, '', 1)
   light('')
 end
