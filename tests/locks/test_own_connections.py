@@ -109,10 +109,12 @@ def test_a_second_interrupt_does_not_leave_the_answer_to_another(
     with monkeypatch.context() as patch:
         patch.setattr(UnixDomainSocketConnection, "read_response", interrupted)
         patch.setattr(UnixDomainSocketConnection, "disconnect", interrupted)
+        (connection,) = owning.transport._idle  # type: ignore[attr-defined]
         with pytest.raises(KeyboardInterrupt):
             owning.known(["a"])
     assert owning.release("a") == Ended("done")
     assert owning.known(["a"]) == set()
+    connection.disconnect()
 
 
 def test_a_burst_leaves_few_open(owning: LockManager, redis_client: Redis) -> None:
