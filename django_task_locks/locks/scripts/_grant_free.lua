@@ -4,7 +4,7 @@
 -- that uses what is outside of it costs as much as a command.
 
 repeat
-  if request.slot or #ARGV > 1700 then break end
+  if request.slot or due ~= '' or #ARGV > 1700 then break end
   -- an owner that stands there with this TTL is not closed; a lane that stands there is known
   if redis.pcall('HGET', is_hold and OWNERS or LANES, is_hold and owner or lane) ~= kept then break end
 

@@ -8,7 +8,8 @@
 -- ARGV[4]   version of the lanes that the caller chose from; another one is answered with the lanes
 -- ARGV[5..] the lanes to take from
 --
--- returns {"claimed", id, token} | {"empty"} | {"lanes", version, lane, description, ...}
+-- returns {"claimed", id, token} | {"empty", ms until the next request is due, or ""}
+--         | {"lanes", version, lane, description, ...}
 --         | {"foreign", key} | {"closed", owner} | {"stale_slot", slot}
 
 --@include _base
