@@ -44,7 +44,8 @@ end
 --@include _grant_free
 --@include _base
 --@include _grant
---@include _due
+--@include _admit
+--@include _postpone
 
 local refused = refusal(is_hold and owner or '', slot)
 if refused then return refused end

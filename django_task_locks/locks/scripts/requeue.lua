@@ -11,7 +11,7 @@
 
 --@include _base
 --@include _grant
---@include _due
+--@include _postpone
 
 local request, bad = read(ARGV[1])
 if bad then return { 'foreign', bad } end
