@@ -23,6 +23,7 @@ EVENTS = {
     "task.finished": Event(INFO, "finished"),
     "task.failed": Event(WARNING, "failed"),
     "task.canceled": Event(INFO, "canceled"),
+    "task.retry": Event(WARNING, "failed; another attempt follows"),
     "task.requeued": Event(WARNING, "handed back to the queue"),
     "task.not_sent": Event(
         WARNING, "dispatched, but its request could not be sent; clean-up sends it later"

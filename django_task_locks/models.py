@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -119,6 +120,8 @@ class Task(models.Model):
     )
     max_attempts = models.PositiveSmallIntegerField(default=1)
     attempt = models.PositiveSmallIntegerField(default=1)
+    retry_on = models.JSONField(default=list, blank=True)
+    retry_delay = models.FloatField(null=True, blank=True)
     unique_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
@@ -215,8 +218,17 @@ class Task(models.Model):
         except InvalidTransition:
             self._change([State.RUNNING], State.CANCELING, {})
 
-    def put_back(self, *, token: int) -> None:
-        """running to waiting after its process was lost: another attempt."""
+    def put_back(
+        self,
+        *,
+        token: int,
+        error: dict[str, str] | None = None,
+        run_after: datetime | None = None,
+    ) -> None:
+        """running to waiting: another attempt, after its process was lost, or with the `error` of
+        the last one after `run_after`.
+        """
+        changes = {} if run_after is None else {"error": error, "run_after": run_after}
         self._change(
             [State.RUNNING],
             State.WAITING,
@@ -224,6 +236,7 @@ class Task(models.Model):
             app_lock=None,
             attempt=self.attempt + 1,
             started_at=None,
+            **changes,
         )
 
     def fence(self, token: int) -> bool:
