@@ -134,6 +134,15 @@ class AsyncLockManager:
     async def lead(self, job: str, candidate: str, seconds: float) -> bool:
         return await self._send(protocol.lead(self.keys, job, candidate, seconds))
 
+    async def lead_ends_in(self, job: str) -> float:
+        return await self._send(protocol.lead_ends_in(self.keys, job))
+
+    async def extend_lead(self, job: str, seconds: float) -> None:
+        await self._send(protocol.extend_lead(self.keys, job, seconds))
+
+    async def end_lead(self, job: str) -> None:
+        await self._send(protocol.end_lead(self.keys, job))
+
     # -- messages ------------------------------------------------------------------------------
 
     async def send(self, owner: str, message: str) -> None:

@@ -198,6 +198,18 @@ class LockManager:
         """
         return self._send(protocol.lead(self.keys, job, candidate, seconds))
 
+    def lead_ends_in(self, job: str) -> float:
+        """Seconds for which nobody else may do the job; 0 if anybody may."""
+        return self._send(protocol.lead_ends_in(self.keys, job))
+
+    def extend_lead(self, job: str, seconds: float) -> None:
+        """Nobody may do the job for so many seconds from now, unless its lead has ended."""
+        self._send(protocol.extend_lead(self.keys, job, seconds))
+
+    def end_lead(self, job: str) -> None:
+        """Anybody may do the job at once."""
+        self._send(protocol.end_lead(self.keys, job))
+
     # -- messages ------------------------------------------------------------------------------
 
     def send(self, owner: str, message: str) -> None:

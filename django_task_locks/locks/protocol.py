@@ -420,6 +420,30 @@ def lead(keys: Keys, job: str, candidate: str, seconds: float) -> Commands[bool]
     )
 
 
+def lead_ends_in(keys: Keys, job: str) -> Commands[float]:
+    return Commands(
+        "lead_ends_in",
+        [keys.leader(job)],
+        [("PTTL", keys.leader(job))],
+        lambda replies: max(0, replies[0]) / 1000,
+    )
+
+
+def extend_lead(keys: Keys, job: str, seconds: float) -> Commands[None]:
+    return Commands(
+        "extend_lead",
+        [keys.leader(job)],
+        [("PEXPIRE", keys.leader(job), max(1, int(seconds * 1000)))],
+        lambda replies: None,
+    )
+
+
+def end_lead(keys: Keys, job: str) -> Commands[None]:
+    return Commands(
+        "end_lead", [keys.leader(job)], [("DEL", keys.leader(job))], lambda replies: None
+    )
+
+
 def send(keys: Keys, owner: str, message: str) -> Commands[None]:
     key = keys.control(owner)
     return Commands(
