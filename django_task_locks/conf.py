@@ -35,6 +35,9 @@ class Settings:
     immediate_time_limit  time that an immediate coroutine may take; None for no limit
     connect_timeout       time that a connection to Redis may take to be made
     reply_timeout         time that an answer of Redis may take
+    retry_delay           before the second attempt of a task; doubled with each further one, of
+                          which a random part is waited
+    retry_delay_limit     longest time between two attempts
     retries               how often an operation is sent again whose connection broke; after these
                           Redis counts as unavailable
     run_dir               directory of the lock files that tell whether a process of this host lives
@@ -49,6 +52,8 @@ class Settings:
     immediate_time_limit: float | None = 5.0
     connect_timeout: float = 3.0
     reply_timeout: float = 5.0
+    retry_delay: float = 1.0
+    retry_delay_limit: float = 600.0
     retries: int = 2
     run_dir: str = ""
 
@@ -109,6 +114,8 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "immediate_time_limit": _seconds(0.001, 86_400, optional=True),
     "connect_timeout": _seconds(0.01, 600),
     "reply_timeout": _seconds(0.01, 600),
+    "retry_delay": _seconds(0, 604_800),
+    "retry_delay_limit": _seconds(0, 604_800),
     "retries": _count(100),
     "run_dir": _path,
 }

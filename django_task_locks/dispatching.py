@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any
 from uuid import UUID
@@ -25,6 +26,7 @@ from django_task_locks.states import State
 _CANCEL_ROUNDS = 20
 
 Function = Callable[..., Any] | str
+RetryOn = type[Exception] | str | Sequence[type[Exception] | str]
 
 
 def dispatch(
@@ -41,6 +43,9 @@ def dispatch(
     task_group: TaskGroup | None = None,
     on_worker_loss: str = "fail",
     max_attempts: int = 1,
+    run_after: datetime | timedelta | None = None,
+    retry_on: RetryOn = (),
+    retry_delay: float | None = None,
 ) -> Task:
     """Hands a task to the workers, or with `immediate` runs it here if its resources are free.
 
@@ -55,6 +60,14 @@ def dispatch(
     priority        -100 to 100; a higher one goes first
     on_worker_loss  "fail", or "requeue" for another of `max_attempts` (2 or more) attempts when
                     the process that runs it is lost
+    run_after       an aware datetime, or a timedelta from now: before that time the task takes no
+                    place in any queue; not together with `immediate`
+    retry_on        exception classes or their dotted paths: a body that raises one of them (or a
+                    subclass) is run again by a worker, until `max_attempts` is reached. Its locks
+                    are free meanwhile; the task waits with its last error. No other attempt follows
+                    once it is being canceled
+    retry_delay     seconds (default: the setting). After the n-th attempt a random time of up to
+                    retry_delay * 2 ** (n - 1), and of up to the setting `retry_delay_limit`
 
     The row is written in the caller's transaction, if there is one, and the request for the
     resources is sent on its commit: a rollback leaves nothing. If the lock service is away then,
@@ -64,7 +77,7 @@ def dispatch(
     """
     order = Order(
         func, args, kwargs, exclusive, shared, immediate, deferred, queue, priority, task_group,
-        on_worker_loss, max_attempts,
+        on_worker_loss, max_attempts, run_after, retry_on, retry_delay,
     )  # fmt: skip
     return _dispatched(order.task())
 
@@ -83,6 +96,9 @@ async def adispatch(
     task_group: TaskGroup | None = None,
     on_worker_loss: str = "fail",
     max_attempts: int = 1,
+    run_after: datetime | timedelta | None = None,
+    retry_on: RetryOn = (),
+    retry_delay: float | None = None,
 ) -> Task:
     """As `dispatch`. An immediate coroutine function runs in this event loop.
 
@@ -90,7 +106,7 @@ async def adispatch(
     """
     order = Order(
         func, args, kwargs, exclusive, shared, immediate, deferred, queue, priority, task_group,
-        on_worker_loss, max_attempts,
+        on_worker_loss, max_attempts, run_after, retry_on, retry_delay,
     )  # fmt: skip
     task = await sync_to_async(order.task)()
     if not immediate or not iscoroutinefunction(load_function(task.name)):

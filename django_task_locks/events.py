@@ -23,6 +23,7 @@ EVENTS = {
     "task.finished": Event(INFO, "finished"),
     "task.failed": Event(WARNING, "failed"),
     "task.canceled": Event(INFO, "canceled"),
+    "task.retry": Event(WARNING, "failed; another attempt follows"),
     "task.requeued": Event(WARNING, "handed back to the queue"),
     "task.not_sent": Event(
         WARNING, "dispatched, but its request could not be sent; clean-up sends it later"
@@ -56,6 +57,12 @@ EVENTS = {
     "embedded.ending": Event(INFO, "no user is left; ending the server"),
     "embedded.resisting": Event(ERROR, "server did not end on a signal"),
     "embedded.unreachable": Event(WARNING, "server cannot be reached"),
+    "schedule.dispatched": Event(INFO, "dispatched by its schedule"),
+    "schedule.skipped": Event(INFO, "left out: the task before is not complete"),
+    "schedule.failed": Event(ERROR, "could not be dispatched; the next time is tried"),
+    "schedule.not_told": Event(
+        WARNING, "schedules have changed, but workers could not be told; they look in a while"
+    ),
     "worker.started": Event(INFO, "worker started"),
     "worker.predecessor": Event(WARNING, "predecessor of the same name found"),
     "worker.stopping": Event(INFO, "stopping: no new tasks"),

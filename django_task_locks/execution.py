@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync
 from django.db import DatabaseError, OperationalError, connections, router
 from django.utils.module_loading import import_string
 
-from django_task_locks import payloads, releasing
+from django_task_locks import payloads, releasing, retry_rules
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.models import Task, reason
@@ -46,6 +46,8 @@ class Outcome:
     state: State
     result: Any = None
     error: dict[str, str] | None = None
+    # Of an exception: its class and all bases, as `retry_on` may name them.
+    kinds: frozenset[str] = frozenset()
 
     @classmethod
     def failed(cls, message: str) -> "Outcome":
@@ -71,6 +73,7 @@ class Outcome:
                 "message": _storable(_shortened(str(error), _MAX_MESSAGE)),
                 "traceback": _storable("".join(lines)[-_MAX_TRACEBACK:]),
             },
+            kinds=retry_rules.kinds(error),
         )
 
 

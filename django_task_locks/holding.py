@@ -281,11 +281,11 @@ def _acquire(demand: _Demand) -> Held:
     while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
         granted = locks.wait_for_grant(demand.request.id, seconds)
         outcome = granted or locks.request(demand.request)
-    if isinstance(outcome, Waiting):
-        return demand.last_look(locks.inspect_request(demand.request.id))
+    if isinstance(outcome, Grant):
+        return demand.granted(outcome)
     if isinstance(outcome, Blocked):
         raise demand.refusal(outcome.blockers)
-    return demand.granted(outcome)
+    return demand.last_look(locks.inspect_request(demand.request.id))
 
 
 async def _aacquire(demand: _Demand) -> Held:
@@ -295,11 +295,11 @@ async def _aacquire(demand: _Demand) -> Held:
     while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
         granted = await locks.wait_for_grant(demand.request.id, seconds)
         outcome = granted or await locks.request(demand.request)
-    if isinstance(outcome, Waiting):
-        return demand.last_look(await locks.inspect_request(demand.request.id))
+    if isinstance(outcome, Grant):
+        return demand.granted(outcome)
     if isinstance(outcome, Blocked):
         raise demand.refusal(outcome.blockers)
-    return demand.granted(outcome)
+    return demand.last_look(await locks.inspect_request(demand.request.id))
 
 
 async def _arelease(release: releasing.Release) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import OperationalError, connections, router, transaction
 from django.db.utils import InterfaceError
 
-from django_task_locks import execution, presence, releasing
+from django_task_locks import execution, presence, releasing, retrying
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
@@ -81,6 +81,9 @@ class ImmediateRun:
                 connections.close_all()
 
     def _record(self, outcome: Outcome) -> None:
+        if retrying.put_back(self.task, outcome):
+            retrying.leave_to_workers(self.task, self.alias)
+            return
         execution.record(self.task, outcome)
         fields: dict[str, Any] = {"reason": described(self.task.error)} if self.task.error else {}
         emit(

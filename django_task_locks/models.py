@@ -2,18 +2,29 @@
 
 import json
 from collections.abc import Iterable
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 
-from django_task_locks import signals, states
-from django_task_locks.exceptions import InvalidTransition
+from django_task_locks import recurrence, signals, states
+from django_task_locks.exceptions import InvalidTask, InvalidTransition
 from django_task_locks.ids import uuid7
 from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, TaskQuerySet
 from django_task_locks.states import OnWorkerLoss, State
 
-__all__ = ["AppStatus", "OnWorkerLoss", "State", "Task", "TaskGroup", "described", "reason"]
+__all__ = [
+    "AppStatus",
+    "OnWorkerLoss",
+    "State",
+    "Task",
+    "TaskGroup",
+    "TaskSchedule",
+    "described",
+    "reason",
+]
 
 if TYPE_CHECKING:
     _TextField = models.TextField[Any, Any]
@@ -119,6 +130,8 @@ class Task(models.Model):
     )
     max_attempts = models.PositiveSmallIntegerField(default=1)
     attempt = models.PositiveSmallIntegerField(default=1)
+    retry_on = models.JSONField(default=list, blank=True)
+    retry_delay = models.FloatField(null=True, blank=True)
     unique_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
@@ -215,8 +228,17 @@ class Task(models.Model):
         except InvalidTransition:
             self._change([State.RUNNING], State.CANCELING, {})
 
-    def put_back(self, *, token: int) -> None:
-        """running to waiting after its process was lost: another attempt."""
+    def put_back(
+        self,
+        *,
+        token: int,
+        error: dict[str, str] | None = None,
+        run_after: datetime | None = None,
+    ) -> None:
+        """running to waiting: another attempt, after its process was lost, or with the `error` of
+        the last one after `run_after`.
+        """
+        changes = {} if run_after is None else {"error": error, "run_after": run_after}
         self._change(
             [State.RUNNING],
             State.WAITING,
@@ -224,6 +246,7 @@ class Task(models.Model):
             app_lock=None,
             attempt=self.attempt + 1,
             started_at=None,
+            **changes,
         )
 
     def fence(self, token: int) -> bool:
@@ -272,6 +295,64 @@ class Task(models.Model):
             using=router.db_for_write(Task, instance=self),
             robust=True,
         )
+
+
+class TaskSchedule(models.Model):
+    """What is dispatched again and again, and when next. `schedules.set_schedule` makes one.
+
+    interval, cron   seconds between two tasks, or a cron expression: one of them
+    next_run         None until somebody has looked at it
+    last_task        the one dispatched at `last_run`, though its row may be gone
+    last_error       why the last time came to no task
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=200, unique=True)
+    function = models.CharField(max_length=255)
+    args = models.JSONField(default=list, blank=True)
+    kwargs = models.JSONField(default=dict, blank=True)
+    exclusive = NamesField(default=list, blank=True)
+    shared = NamesField(default=list, blank=True)
+    queue = models.CharField(max_length=100, default="default")
+    priority = models.SmallIntegerField(default=0)
+    interval = models.FloatField(null=True, blank=True)
+    cron = models.CharField(max_length=100, blank=True)
+    time_zone = models.CharField(max_length=100, blank=True)
+    skip_if_running = models.BooleanField(default=True)
+    enabled = models.BooleanField(default=True)
+    next_run = models.DateTimeField(null=True, blank=True)
+    last_run = models.DateTimeField(null=True, blank=True)
+    last_task = models.ForeignKey(
+        Task, models.DO_NOTHING, null=True, blank=True, db_constraint=False, related_name="+"
+    )
+    last_error = models.TextField(blank=True)
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["enabled", "next_run"], name="task_locks_schedule_next"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        try:
+            self.check_timing()
+        except InvalidTask as error:
+            raise ValidationError(str(error)) from error
+
+    def check_timing(self) -> None:
+        """Raises InvalidTask unless it has an interval or a cron expression, and a known zone."""
+        if (self.interval is None) is not bool(self.cron):
+            raise InvalidTask(
+                f"interval {self.interval!r} and cron expression {self.cron!r} of {self.name}: "
+                "one of them is accepted"
+            )
+        if self.interval is not None:
+            recurrence.validated_interval(self.interval, self.name)
+        else:
+            recurrence.validated_cron(self.cron, self.name)
+        recurrence.validated_zone(self.time_zone, self.name)
 
 
 def reason(message: str) -> dict[str, str]:

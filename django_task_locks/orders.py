@@ -7,7 +7,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from django_task_locks import payloads
+from django_task_locks import moments, payloads, retry_rules
 from django_task_locks.exceptions import InvalidTask
 from django_task_locks.execution import current_task, load_function
 from django_task_locks.locks.requests import (
@@ -61,6 +61,9 @@ class Order:
     task_group: Any
     on_worker_loss: Any
     max_attempts: Any
+    run_after: Any
+    retry_on: Any
+    retry_delay: Any
 
     def task(self) -> Task:
         name, _ = resolved(self.func)
@@ -68,6 +71,7 @@ class Order:
             raise InvalidTask(f"function {name!r}: a path of up to 255 characters is accepted")
         self._check_arguments(name)
         self._check_options(name)
+        self._check_times(name)
         exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
         return Task(
             name=name,
@@ -82,6 +86,11 @@ class Order:
             task_group=self.task_group,
             on_worker_loss=self.on_worker_loss,
             max_attempts=self.max_attempts,
+            run_after=moments.moment(self.run_after, "run_after", name),
+            retry_on=retry_rules.exception_paths(self.retry_on, name),
+            retry_delay=moments.validated_seconds(
+                self.retry_delay, "retry_delay", name, 0, retry_rules.MOST_SECONDS
+            ),
             parent_task=current_task(),
             created_at=timezone.now(),
         )
@@ -125,6 +134,22 @@ class Order:
         if group is not None and (not isinstance(group, TaskGroup) or group._state.adding):
             raise InvalidTask(f"task_group {group!r} of {name}: a saved TaskGroup is accepted")
 
+    def _check_times(self, name: str) -> None:
+        if self.run_after is not None and self.immediate:
+            raise InvalidTask(
+                f"run_after {self.run_after!r} of {name} with immediate=True: give one of them"
+            )
+        if self.retry_on and self.max_attempts == 1:
+            raise InvalidTask(
+                f"retry_on {self.retry_on!r} of {name} with max_attempts 1 leaves no other "
+                "attempt: give max_attempts=2 or more"
+            )
+        if self.retry_on and not self.deferred:
+            raise InvalidTask(
+                f"retry_on {self.retry_on!r} of {name} with deferred=False: workers make further "
+                "attempts, so give deferred=True"
+            )
+
 
 def lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:
     return LockRequest(
@@ -135,4 +160,5 @@ def lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:
         lane=Lane(queue=task.queue, versions=task.versions),
         claimant=claimant,
         label=task.name,
+        run_after=None if claimant else moments.unix(task.run_after),
     )

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db import router
 
-from django_task_locks import dispatching
+from django_task_locks import dispatching, moments
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
@@ -79,7 +79,8 @@ def settle_request(id: str, owner: str, why: str) -> str:
         if info is None or info.owner != owner:
             return "released"  # it followed the task's state
     if task is not None and task.state == State.WAITING:
-        if not manager.requeue(id, owner=owner, token=info.token).is_done:
+        run_after = moments.unix(task.run_after)
+        if not manager.requeue(id, owner=owner, token=info.token, run_after=run_after).is_done:
             # An immediate task's request was its process's own and cannot wait: it is sent anew.
             manager.release(id, owner=owner, token=info.token)
             dispatching.send_request(task)

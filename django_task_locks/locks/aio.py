@@ -15,6 +15,7 @@ from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
     Claimed,
+    Due,
     Ended,
     Grant,
     Idle,
@@ -56,17 +57,19 @@ class AsyncLockManager:
 
     # -- requests ------------------------------------------------------------------------------
 
-    async def request(self, request: LockRequest) -> Grant | Waiting:
+    async def request(self, request: LockRequest) -> Grant | Waiting | Due:
         return await self._run(protocol.request(request))
 
-    async def try_request(self, request: LockRequest) -> Grant | Waiting | Blocked:
+    async def try_request(self, request: LockRequest) -> Grant | Waiting | Due | Blocked:
         return await self._run(protocol.try_request(request))
 
     async def release(self, id: str, *, owner: str = "", token: int | None = None) -> Ended:
         return await self._settled(await self._run(protocol.release(id, owner, token)))
 
-    async def requeue(self, id: str, *, owner: str, token: int | None) -> Ended:
-        return await self._settled(await self._run(protocol.requeue(id, owner, token)))
+    async def requeue(
+        self, id: str, *, owner: str, token: int | None, run_after: float | None = None
+    ) -> Ended:
+        return await self._settled(await self._run(protocol.requeue(id, owner, token, run_after)))
 
     async def settle(self) -> Ended:
         return await self._settled(await self._run(protocol.settle()))
@@ -132,6 +135,15 @@ class AsyncLockManager:
 
     async def lead(self, job: str, candidate: str, seconds: float) -> bool:
         return await self._send(protocol.lead(self.keys, job, candidate, seconds))
+
+    async def lead_ends_in(self, job: str) -> float:
+        return await self._send(protocol.lead_ends_in(self.keys, job))
+
+    async def extend_lead(self, job: str, seconds: float) -> None:
+        await self._send(protocol.extend_lead(self.keys, job, seconds))
+
+    async def end_lead(self, job: str) -> None:
+        await self._send(protocol.end_lead(self.keys, job))
 
     # -- messages ------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ class Keys:
     ============================  ======  ========================================================
     request:<id>                  STRING  one request as JSON: state, score, owner, since; where not
                                           empty token, queue and lane (of a task), slot, label,
-                                          exclusive, shared
+                                          exclusive, shared. The score is the priority in the high
+                                          part and the arrival in the low 43 bits
     lock:<resource>               STRING  the exclusive holder's id after a mark: "-", or "+" once
                                           somebody waits; "+" alone where it is free, but waited for
                                   SET     the shared holders' ids (granted ones included)
@@ -34,9 +35,11 @@ class Keys:
     suspects                      ZSET    owners seen without a row, by the time first seen in ms
     lanes                         HASH    lane to {queue, versions} as JSON; "" to a counter that
                                           changes with every change of the others
+    due                           ZSET    ids of requests whose time is still to come, by that time
+                                          in ms: they have no arrival, lock or place in a queue yet
     ready:<lane>                  ZSET    granted ids that no worker has claimed, by score
     wake:<lane>                   ZSET    one marker that idle executors block on; `wake:` is lit
-                                          for a new lane
+                                          for a new lane and a new first one in `due`
     control:<owner>               LIST    messages to one process
     grant:<id>                    LIST    the token, for the process that waits for this request
     leader:<job>                  STRING  who does a job that one process at a time may do
@@ -90,6 +93,10 @@ class Keys:
     def lanes(self) -> str:
         return self.base + "lanes"
 
+    @property
+    def due(self) -> str:
+        return self.base + "due"
+
     def request(self, id: str) -> str:
         return f"{self.base}request:{id}"
 
@@ -133,6 +140,7 @@ class Keys:
             "CLOSED": self.closed,
             "SUSPECTS": self.suspects,
             "LANES": self.lanes,
+            "DUE": self.due,
             "UNSETTLED": self.unsettled,
             "REQUEST": self.request(""),
             "LOCK": self.lock(""),

@@ -14,6 +14,7 @@ from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
     Claimed,
+    Due,
     Ended,
     Grant,
     Idle,
@@ -70,14 +71,15 @@ class LockManager:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def request(self, request: LockRequest) -> Grant | Waiting:
-        """Grants all resources of the request, or queues it behind those in its way.
+    def request(self, request: LockRequest) -> Grant | Waiting | Due:
+        """Grants all resources of the request, or queues it behind those in its way; before its
+        `run_after` it does neither, and takes no place before anybody.
 
         A known id is answered with its present state.
         """
         return self._run(protocol.request(request))
 
-    def try_request(self, request: LockRequest) -> Grant | Waiting | Blocked:
+    def try_request(self, request: LockRequest) -> Grant | Waiting | Due | Blocked:
         """Grants all resources of the request now, or leaves nothing of it and names the blockers.
 
         A known id is answered with its present state: Waiting if it is queued already.
@@ -91,9 +93,13 @@ class LockManager:
         """
         return self._settled(self._run(protocol.release(id, owner, token)))
 
-    def requeue(self, id: str, *, owner: str, token: int | None) -> Ended:
-        """Hands back a claimed request whose code never ran: it keeps its place in the order."""
-        return self._settled(self._run(protocol.requeue(id, owner, token)))
+    def requeue(
+        self, id: str, *, owner: str, token: int | None, run_after: float | None = None
+    ) -> Ended:
+        """Hands back a claimed request whose code runs no more or never ran: it keeps its place in
+        the order, or with `run_after` (a Unix time) gets one when it is due.
+        """
+        return self._settled(self._run(protocol.requeue(id, owner, token, run_after)))
 
     def settle(self) -> Ended:
         """Goes on handing over where an earlier call left more than it may do at once.
@@ -192,6 +198,18 @@ class LockManager:
         when the time is over.
         """
         return self._send(protocol.lead(self.keys, job, candidate, seconds))
+
+    def lead_ends_in(self, job: str) -> float:
+        """Seconds for which nobody else may do the job; 0 if anybody may."""
+        return self._send(protocol.lead_ends_in(self.keys, job))
+
+    def extend_lead(self, job: str, seconds: float) -> None:
+        """Nobody may do the job for so many seconds from now, unless its lead has ended."""
+        self._send(protocol.extend_lead(self.keys, job, seconds))
+
+    def end_lead(self, job: str) -> None:
+        """Anybody may do the job at once."""
+        self._send(protocol.end_lead(self.keys, job))
 
     # -- messages ------------------------------------------------------------------------------
 

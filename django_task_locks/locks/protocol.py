@@ -1,6 +1,7 @@
 """Arguments and replies of every operation, built and read in one place for sync and async."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
@@ -16,6 +17,7 @@ from django_task_locks.locks.requests import (
     Blocker,
     Claimant,
     Claimed,
+    Due,
     Ended,
     Grant,
     Holding,
@@ -97,18 +99,21 @@ def _ttl(seconds: float) -> str:
     return str(float(seconds))  # one spelling: the request script compares it
 
 
-def request(request: LockRequest) -> Call[Grant | Waiting]:
+def request(request: LockRequest) -> Call[Grant | Waiting | Due]:
     return Call(
         "request",
         _request_arguments(request, "wait"),
-        lambda reply: _granted_or_waiting(request, reply),
+        lambda reply: _present_state(request, reply),
     )
 
 
-def try_request(request: LockRequest) -> Call[Grant | Waiting | Blocked]:
-    def parse(reply: list[str]) -> Grant | Waiting | Blocked:
+def try_request(request: LockRequest) -> Call[Grant | Waiting | Due | Blocked]:
+    if request.run_after is not None:
+        raise InvalidTask(f"run_after {request.run_after!r}: what is tried is tried now: None")
+
+    def parse(reply: list[str]) -> Grant | Waiting | Due | Blocked:
         if reply[0] != "blocked":
-            return _granted_or_waiting(request, reply)
+            return _present_state(request, reply)
         return Blocked(request.id, _blockers(reply[1:]))
 
     return Call("request", _request_arguments(request, "try"), parse)
@@ -125,19 +130,26 @@ def _request_arguments(request: LockRequest, mode: str) -> list[Argument]:
         _ttl(claimant.ttl) if claimant else lane.description,
         str(request.priority),
         request.label,
+        _milliseconds(request.run_after),
         str(len(request.exclusive)),
         *request.exclusive,
         *request.shared,
     ]
 
 
-def _granted_or_waiting(request: LockRequest, reply: list[str]) -> Grant | Waiting:
+def _milliseconds(moment: float | None) -> Argument:
+    return "" if moment is None else str(math.ceil(moment * 1000))  # rather late than early
+
+
+def _present_state(request: LockRequest, reply: list[str]) -> Grant | Waiting | Due:
     if reply[0] == "refused":
         raise InvalidTask(
             f"request id {request.id!r} is that of {reply[1]!r}: take a new one for each hold"
         )
     if reply[0] == "waiting":
         return Waiting(request.id)
+    if reply[0] == "due":
+        return Due(request.id)
     return Grant(request.id, int(reply[1]) if reply[1] else None)
 
 
@@ -151,15 +163,16 @@ def release(id: str, owner: str, token: int | None) -> Call[Ended]:
     return Call("release", [id, owner, "" if token is None else str(token)], _ended)
 
 
-def requeue(id: str, owner: str, token: int | None) -> Call[Ended]:
-    return Call("requeue", [id, owner, "" if token is None else str(token)], _ended)
+def requeue(id: str, owner: str, token: int | None, run_after: float | None) -> Call[Ended]:
+    arguments = [id, owner, "" if token is None else str(token), _milliseconds(run_after)]
+    return Call("requeue", arguments, _ended)
 
 
 def _claim_reply(reply: list[str]) -> tuple[Claimed | Idle | Lanes, bool]:
     if reply[0] == "claimed":
         return Claimed(reply[1], int(reply[2])), reply[3] == "1"
     if reply[0] == "empty":
-        return Idle(), reply[1] == "1"
+        return Idle(_seconds(reply[1])), reply[2] == "1"
     listed = dict(zip(reply[2::2], reply[3::2], strict=True))
     lanes = {name: Lane.from_description(value) for name, value in listed.items() if name}
     return Lanes(reply[1], lanes), False  # a claim follows
@@ -245,7 +258,8 @@ def inspect_request(id: str) -> Call[RequestInfo | None]:
     def parse(reply: list[str]) -> RequestInfo | None:
         if reply[0] == "unknown":
             return None
-        state, owner, queue, lane, slot, score, token, since, label, exclusive, shared = reply[1:12]
+        state, owner, queue, lane, slot, score, token, since, label = reply[1:10]
+        exclusive, shared, due = reply[10:13]
         return RequestInfo(
             id=id,
             state=state,
@@ -259,7 +273,8 @@ def inspect_request(id: str) -> Call[RequestInfo | None]:
             label=label,
             exclusive=tuple(json.loads(exclusive or "[]")),
             shared=tuple(json.loads(shared or "[]")),
-            blockers=_blockers(reply[12:]),
+            run_after=_seconds(due),
+            blockers=_blockers(reply[13:]),
         )
 
     return Call("inspect", [id, str(MAX_REPORTED)], parse)
@@ -355,6 +370,30 @@ def lead(keys: Keys, job: str, candidate: str, seconds: float) -> Commands[bool]
         [keys.leader(job)],
         [("SET", keys.leader(job), candidate, "NX", "PX", str(max(1, int(seconds * 1000))))],
         lambda replies: bool(replies[0]),
+    )
+
+
+def lead_ends_in(keys: Keys, job: str) -> Commands[float]:
+    return Commands(
+        "lead_ends_in",
+        [keys.leader(job)],
+        [("PTTL", keys.leader(job))],
+        lambda replies: max(0, replies[0]) / 1000,
+    )
+
+
+def extend_lead(keys: Keys, job: str, seconds: float) -> Commands[None]:
+    return Commands(
+        "extend_lead",
+        [keys.leader(job)],
+        [("PEXPIRE", keys.leader(job), str(max(1, int(seconds * 1000))))],
+        lambda replies: None,
+    )
+
+
+def end_lead(keys: Keys, job: str) -> Commands[None]:
+    return Commands(
+        "end_lead", [keys.leader(job)], [("DEL", keys.leader(job))], lambda replies: None
     )
 
 

@@ -19,7 +19,7 @@ from django.db import DatabaseError, OperationalError, connections, router
 from django.db.models import Exists
 from django.db.utils import InterfaceError
 
-from django_task_locks import execution, presence, releasing
+from django_task_locks import execution, moments, presence, releasing, retrying
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import new_lock_manager
 from django_task_locks.events import emit
@@ -114,7 +114,7 @@ class Executor:
         elif isinstance(reply, Lanes):
             self._choose(reply.version, reply.lanes)
         elif isinstance(reply, Idle):
-            return self._wait()
+            return self._wait(reply.next_due_in)
         return True
 
     def _advance(self) -> Claimed | Idle | Lanes:
@@ -132,16 +132,16 @@ class Executor:
         self._lanes_version = version
         self._lanes = tuple(name for name, lane in lanes.items() if self._orders.serves(lane))
 
-    def _wait(self) -> bool:
-        """Until something is ready: blocked on Redis, with the heartbeat's interval as the limit in
-        case the sign was lost with a process.
+    def _wait(self, next_due_in: float | None) -> bool:
+        """Until something is ready or due: blocked on Redis, with the heartbeat's interval as the
+        limit in case the sign was lost with a process.
         """
-        seconds = self._idle_wait
+        seconds = self._idle_wait if next_due_in is None else min(self._idle_wait, next_due_in)
         if self._orders.burst:
             others = (slot for slot in range(self._board.slots) if slot != self._slot)
             if not any(self._board.task(slot) != NO_TASK for slot in others):
                 return False
-            seconds = _BURST_WAIT
+            seconds = min(seconds, _BURST_WAIT)
         wait = partial(self._locks.wait_for_ready, self._lanes, seconds)
         self._patiently("lock service", partial(self._interruptible, wait), stops=True)
         return True
@@ -189,7 +189,10 @@ class Executor:
             return self._loaded(id, token)  # it was started; the reply was lost
         if present is not None and present.state == State.WAITING:
             # Somebody shuts this claim out to hand it back, and may not have come to that yet.
-            self._locks.requeue(str(id), owner=self._claimant.owner, token=token)
+            run_after = moments.unix(present.run_after)
+            self._locks.requeue(
+                str(id), owner=self._claimant.owner, token=token, run_after=run_after
+            )
         else:
             self._done = releasing.Release(str(id), token)
         if present is None:
@@ -199,7 +202,8 @@ class Executor:
         return None
 
     def _run(self, task: Task) -> None:
-        waited = (task.started_at - task.created_at).total_seconds() if task.started_at else 0.0
+        since = max(task.created_at, task.run_after or task.created_at)
+        waited = (task.started_at - since).total_seconds() if task.started_at else 0.0
         emit("task.started", task=task.pk, name=task.name, waited=max(0.0, waited))
         began = time.monotonic()
         self._running = str(task.pk)
@@ -207,6 +211,10 @@ class Executor:
         self._board.set_task(self._slot, task.pk.bytes, Board.RECORDING)
         self._patiently("database", partial(self._record, task, outcome))
         self._running = ""
+        if task.state == State.WAITING:
+            hand_back = partial(retrying.hand_back, self._locks, task, self._claimant.owner)
+            self._patiently("lock service", hand_back, stops=True)
+            return
         fields: dict[str, Any] = {"name": task.name, "seconds": time.monotonic() - began}
         if task.error:
             fields["reason"] = described(task.error)
@@ -238,7 +246,8 @@ class Executor:
         """Stores the outcome; after several attempts on a database that answers, its refusal."""
         self._attempts += 1
         try:
-            execution.record(task, outcome)
+            if not retrying.put_back(task, outcome):
+                execution.record(task, outcome)
         except OperationalError as error:
             if self._attempts < _MOST_ATTEMPTS or not _answers(task):
                 raise

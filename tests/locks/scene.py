@@ -13,6 +13,7 @@ from tests.locks.support import OTHER_WORKER, WEB, WORKER, Executor, hold, task
 KEYS = Keys(PREFIX)
 OTHER_LANE = Lane(queue="other")
 HELD_TOKEN = 2  # after the arrival
+FAR_AWAY = 250_000_000_000  # the year 9892
 SECOND_SLOT = Claimant(owner=WORKER.owner, slot="1.1", ttl=30)
 
 OPERATIONS: dict[str, Callable[[LockManager], object]] = {
@@ -29,9 +30,16 @@ OPERATIONS: dict[str, Callable[[LockManager], object]] = {
     "release of a task": lambda locks: locks.release("held"),
     "release of a grant": lambda locks: locks.release("ready"),
     "release of a waiter": lambda locks: locks.release("queued"),
+    "release of one that is not due": lambda locks: locks.release("later"),
+    "request of something later": lambda locks: locks.request(
+        task("new", "free", run_after=FAR_AWAY - 1)
+    ),
     "release of a hold": lambda locks: locks.release("hold"),
     "settle": lambda locks: locks.settle(),
     "requeue": lambda locks: locks.requeue("held", owner=WORKER.owner, token=HELD_TOKEN),
+    "requeue for later": lambda locks: locks.requeue(
+        "held", owner=WORKER.owner, token=HELD_TOKEN, run_after=FAR_AWAY - 1
+    ),
     "claim": lambda locks: locks.claim(SECOND_SLOT, "2", ["default", "other"]),
     "claim by another": lambda locks: locks.claim(OTHER_WORKER, "2", ["default", "other"]),
     "claim without lanes": lambda locks: locks.claim(OTHER_WORKER, "", []),
@@ -64,6 +72,10 @@ def prepare(manager: LockManager) -> None:
     manager.request(task("queued in between", shared=["r1", "r2"], lane=OTHER_LANE))
     manager.request(task("queued last", "r2", shared=["r3"]))
     manager.request(hold("queued hold", "r1"))
+    manager.request(task("later", "r1", shared=["s1"], run_after=FAR_AWAY))
+    for id, resource in (("overdue", "r2"), ("overdue and free", "free")):
+        manager.request(task(id, resource, run_after=FAR_AWAY))
+        manager.client.zadd(KEYS.due, {id: 1})
     manager.close_owner("gone@9")
     manager.suspect("lost@8")
     manager.send(WORKER.owner, "cancel held")
@@ -78,6 +90,7 @@ FAMILIES_OF_REQUESTS = (
     KEYS.owner(""),
     KEYS.slot(""),
     KEYS.ready(""),
+    KEYS.due,
 )
 
 

@@ -65,6 +65,8 @@ PLACES = [
     Place("closed", KEYS.closed),
     Place("suspects", KEYS.suspects),
     Place("lanes", KEYS.lanes, "hash"),
+    Place("due", KEYS.due),
+    Place("request", KEYS.request("overdue")),
     Place("ready", KEYS.ready("default")),
     Place("ready", KEYS.ready("other")),
     Place("wake", KEYS.wake("")),

@@ -1,6 +1,9 @@
 -- Giving the next ready request to an executor slot.
 
--- returns {"claimed", id, token, is there more to settle} | {"empty", is there more to settle}
+--@include _due
+
+-- returns {"claimed", id, token, is there more to settle}
+--         | {"empty", ms until the next request is due or "", is there more to settle}
 --         | {"lanes", version, lane, description, ...}
 local function claim(owner, slot, ttl, lanes_version, lanes)
   local number = slot:match('^%d+')
@@ -26,6 +29,7 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
     next_number()
     settle()
   end
+  local next_due = promote_due()
   while true do
     local best, id, best_rank
     for _, lane in ipairs(lanes) do
@@ -34,7 +38,7 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
         best, id, best_rank = lane, candidate, rank
       end
     end
-    if not best then return { 'empty', is_unsettled() } end
+    if not best then return { 'empty', next_due, is_unsettled() } end
     local token = as_text(next_number())
     redis.call('ZREM', READY .. best, id)
     local request = read(id)
@@ -49,6 +53,8 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
       for _, lane in ipairs(lanes) do
         if redis.call('EXISTS', READY .. lane) == 1 then light(lane) end
       end
+      -- it may have been the only one that knew when the next is due
+      if next_due ~= '' then light('') end
       return { 'claimed', id, token, is_unsettled() }
     end
   end

@@ -253,6 +253,8 @@ local function finish(request)
   if request.state == 'waiting' then
     dequeue(request)
     each_resource(request, function(resource) marked[#marked + 1] = resource end)
+  elseif request.state == 'due' then
+    redis.pcall('ZREM', DUE, request.id)
   else
     marked = give_back(request)
     if request.state == 'granted' then redis.pcall('ZREM', READY .. request.lane, request.id) end
@@ -264,6 +266,7 @@ local function finish(request)
       redis.call('HDEL', SLOT .. request.owner, number)
     end
   end
+  if request.state == 'due' then return {} end -- nobody waits for what it never had
   local granted = hand_over(request)
   for _, resource in ipairs(marked) do drop_mark(resource) end
   return granted

@@ -4,7 +4,7 @@
 -- that uses what is outside of it costs as much as a command.
 
 repeat
-  if request.slot or #ARGV > 1700 then break end
+  if request.slot or due ~= '' or #ARGV > 1700 then break end
   local known
   if is_hold then
     known = redis.pcall('HGET', OWNERS, owner) -- the TTL, negative once the owner is closed

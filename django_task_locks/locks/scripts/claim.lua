@@ -9,7 +9,8 @@
 -- ARGV[4]   version of the lanes that the caller chose from; another one is answered with the lanes
 -- ARGV[5..] the lanes to take from
 --
--- returns {"claimed", id, token, is there more to settle} | {"empty", is there more to settle}
+-- returns {"claimed", id, token, is there more to settle}
+--         | {"empty", ms until the next request is due or "", is there more to settle}
 --         | {"lanes", version, lane, description, ...}
 --         | {"foreign", key} | {"closed", owner} | {"stale_slot", slot}
 
