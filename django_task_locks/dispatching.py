@@ -11,7 +11,6 @@ from django.db import router, transaction
 
 from django_task_locks import execution, messages
 from django_task_locks import immediate as immediate_tasks
-from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTask, InvalidTransition, TaskLocksError
@@ -41,6 +40,7 @@ def dispatch(
     task_group: TaskGroup | None = None,
     on_worker_loss: str = "fail",
     max_attempts: int = 1,
+    time_limit: float | None = None,
 ) -> Task:
     """Hands a task to the workers, or with `immediate` runs it here if its resources are free.
 
@@ -55,6 +55,9 @@ def dispatch(
     priority        -100 to 100; a higher one goes first
     on_worker_loss  "fail", or "requeue" for another of `max_attempts` (2 or more) attempts when
                     the process that runs it is lost
+    time_limit      seconds that the function may take in a worker: then it is stopped as by a
+                    cancel, and fails. Of an immediate task it limits a coroutine, in place of the
+                    setting `immediate_time_limit`
 
     The row is written in the caller's transaction, if there is one, and the request for the
     resources is sent on its commit: a rollback leaves nothing. If the lock service is away then,
@@ -64,7 +67,7 @@ def dispatch(
     """
     order = Order(
         func, args, kwargs, exclusive, shared, immediate, deferred, queue, priority, task_group,
-        on_worker_loss, max_attempts,
+        on_worker_loss, max_attempts, time_limit,
     )  # fmt: skip
     return _dispatched(order.task())
 
@@ -83,6 +86,7 @@ async def adispatch(
     task_group: TaskGroup | None = None,
     on_worker_loss: str = "fail",
     max_attempts: int = 1,
+    time_limit: float | None = None,
 ) -> Task:
     """As `dispatch`. An immediate coroutine function runs in this event loop.
 
@@ -90,7 +94,7 @@ async def adispatch(
     """
     order = Order(
         func, args, kwargs, exclusive, shared, immediate, deferred, queue, priority, task_group,
-        on_worker_loss, max_attempts,
+        on_worker_loss, max_attempts, time_limit,
     )  # fmt: skip
     task = await sync_to_async(order.task)()
     if not immediate or not iscoroutinefunction(load_function(task.name)):
@@ -106,7 +110,7 @@ async def adispatch(
     try:
         if was_canceled:
             raise asyncio.CancelledError
-        outcome = await execution.arun(task, get_settings().immediate_time_limit)
+        outcome = await execution.arun(task, immediate_tasks.time_limit(task))
     except BaseException:
         await _finished(run, CANCELED_BY_CALLER)
         raise

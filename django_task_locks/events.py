@@ -32,6 +32,7 @@ EVENTS = {
         WARNING, "outcome refused: the task was taken from this process in the meantime"
     ),
     "task.not_claimable": Event(INFO, "not started: it was decided elsewhere in the meantime"),
+    "task.overdue": Event(WARNING, "time limit exceeded; it is stopped"),
     "task.unknown": Event(
         WARNING,
         "claimed, but this database does not know it: deleted, or another deployment uses the same "
@@ -76,6 +77,10 @@ EVENTS = {
     ),
     "executor.started": Event(DEBUG, "executor started"),
     "executor.ended": Event(DEBUG, "executor ended"),
+    "executor.worn": Event(INFO, "executor replaced by a fresh one"),
+    "executor.lingering": Event(
+        WARNING, "executor was killed, but something that it started does not end; its locks stay"
+    ),
     "executor.died": Event(WARNING, "executor died"),
     "executor.error": Event(ERROR, "unexpected error in an executor"),
     "recovery.missing": Event(WARNING, "process declared missing"),

@@ -36,6 +36,11 @@ class Interrupted(BaseException):
     """
 
 
+def time_limit_exceeded(seconds: float) -> str:
+    """What a task says that took longer than it may."""
+    return f"Time limit of {seconds:.10g} s exceeded."
+
+
 class TimeLimitExceeded(Exception):
     """A coroutine took longer than it may."""
 
@@ -130,7 +135,7 @@ async def within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> 
             return await coroutine
     except TimeoutError:
         if limit.expired():
-            raise TimeLimitExceeded(f"Time limit of {seconds:g} s exceeded.") from None
+            raise TimeLimitExceeded(time_limit_exceeded(seconds or 0)) from None
         raise
 
 

@@ -119,6 +119,7 @@ class Task(models.Model):
     )
     max_attempts = models.PositiveSmallIntegerField(default=1)
     attempt = models.PositiveSmallIntegerField(default=1)
+    time_limit = models.FloatField(null=True, blank=True)
     unique_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
@@ -224,6 +225,12 @@ class Task(models.Model):
             app_lock=None,
             attempt=self.attempt + 1,
             started_at=None,
+        )
+
+    def hand_back(self, *, token: int) -> None:
+        """running to waiting before its code began: the same attempt, by another start."""
+        self._change(
+            [State.RUNNING], State.WAITING, {"lock_token": token}, app_lock=None, started_at=None
         )
 
     def fence(self, token: int) -> bool:

@@ -21,6 +21,8 @@ from django_task_locks.locks.resources import normalized, resource_names
 from django_task_locks.models import Task, TaskGroup
 from django_task_locks.states import OnWorkerLoss
 
+_TIME_LIMITS = (0.01, 31_536_000)
+
 
 def resolved(func: Any) -> tuple[str, Callable[..., Any]]:
     """The dotted path and the function itself, of either."""
@@ -61,6 +63,7 @@ class Order:
     task_group: Any
     on_worker_loss: Any
     max_attempts: Any
+    time_limit: Any = None
 
     def task(self) -> Task:
         name, _ = resolved(self.func)
@@ -82,6 +85,7 @@ class Order:
             task_group=self.task_group,
             on_worker_loss=self.on_worker_loss,
             max_attempts=self.max_attempts,
+            time_limit=validated_time_limit(self.time_limit, name),
             parent_task=current_task(),
             created_at=timezone.now(),
         )
@@ -124,6 +128,18 @@ class Order:
         group = self.task_group
         if group is not None and (not isinstance(group, TaskGroup) or group._state.adding):
             raise InvalidTask(f"task_group {group!r} of {name}: a saved TaskGroup is accepted")
+
+
+def validated_time_limit(value: Any, name: str) -> float | None:
+    """Seconds that the function may take, or None for no limit of its own."""
+    if value is None:
+        return None
+    low, high = _TIME_LIMITS
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidTask(
+            f"time_limit {value!r} of {name}: seconds from {low:g} to {high:,} or None are accepted"
+        )
+    return float(value)
 
 
 def lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:

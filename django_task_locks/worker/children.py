@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from django_task_locks.events import emit
+from django_task_locks.worker import groups, os_signals
 from django_task_locks.worker import guard as guard_module
-from django_task_locks.worker import os_signals
 from django_task_locks.worker.guard import Board, kill_group, now
 
 _PR_SET_PDEATHSIG = 1
+_LONG = 5.0
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Child:
     pid: int
     job: str = ""
     started_at: float = field(default_factory=now)
+    ended_at: float = 0.0  # when its end was noted; what it started may live on for a moment
+    is_reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Children:
         return child
 
     def reap(self) -> list[Exit]:
-        """Those that have ended, each with what it left of its process group killed."""
+        """Those that have ended, and with each its whole process group: killed, and gone."""
         exits = []
         for pid, child in list(self.running.items()):
             info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -128,6 +131,9 @@ class Children:
                 continue
             # Still a zombie, so its number is nobody else's: what it started dies first.
             kill_group(pid)
+            if not groups.is_empty(pid):
+                self._note_lingering(child)
+                continue
             self.board.clear(child.slot)
             _, status = os.waitpid(pid, 0)
             del self.running[pid]
@@ -135,6 +141,17 @@ class Children:
             exits.append(Exit(child, max(code, 0), max(-code, 0)))
         self._reap_adopted()
         return exits
+
+    def is_any_lingering(self) -> bool:
+        """Whether a child has ended of whose process group something is still dying."""
+        return any(child.ended_at for child in self.running.values())
+
+    def _note_lingering(self, child: Child) -> None:
+        before = child.ended_at
+        child.ended_at = before or now()
+        if before and before < now() - _LONG and not child.is_reported:
+            child.is_reported = True
+            emit("executor.lingering", slot=child.slot, group=child.pid)
 
     def _reap_adopted(self) -> None:
         """What tasks have started and left comes to process 1, which in a container is this one."""

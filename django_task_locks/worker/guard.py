@@ -26,16 +26,17 @@ def now() -> float:
 
 
 class Board:
-    """deadline and fenced flag, then for each slot: process group, what runs there, what to stop.
+    """deadline and fenced flag, then for each slot: process group, what runs there, what to stop,
+    and the time limit of what runs.
 
     Each field has one writer at a time; a reader that sees a half-written id sees one that matches
     nothing.
     """
 
     _HEADER = struct.Struct("dq")
-    _SLOT = struct.Struct("q16sq16sq")
+    _SLOT = struct.Struct("q16sq16sqdd")
     IDLE, CLAIMED, BODY, RECORDING = range(4)
-    NO_STOP, CANCEL, ABORT = range(3)
+    NO_STOP, CANCEL, ABORT, TIME_LIMIT = range(4)
 
     def __init__(self, slots: int, descriptor: int | None = None) -> None:
         """descriptor: that of another process's board; a new one is made without it."""
@@ -103,9 +104,19 @@ class Board:
         self._set(self._offset(slot) + 48, "q", why)
         self._set(self._offset(slot) + 32, "16s", task)
 
+    def limit_of(self, slot: int) -> tuple[float, float]:
+        """Seconds that the body in this slot may take, and when they are over; 0 for no limit."""
+        return float(self._get(self._offset(slot) + 56, "d")[0]), float(
+            self._get(self._offset(slot) + 64, "d")[0]
+        )
+
+    def set_limit(self, slot: int, seconds: float, over_at: float) -> None:
+        self._set(self._offset(slot) + 56, "d", seconds)
+        self._set(self._offset(slot) + 64, "d", over_at)
+
     def clear(self, slot: int) -> None:
         struct.pack_into(
-            self._SLOT.format, self._memory, self._offset(slot), 0, NO_TASK, 0, NO_TASK, 0
+            self._SLOT.format, self._memory, self._offset(slot), 0, NO_TASK, 0, NO_TASK, 0, 0, 0
         )
 
     def kill_groups(self) -> None:

@@ -31,12 +31,12 @@ from django_task_locks.models import AppStatus
 from django_task_locks.presence import Presence
 from django_task_locks.worker.children import Children, Exit, Guard
 from django_task_locks.worker.control import ControlChannel
-from django_task_locks.worker.executor import Executor, Orders
+from django_task_locks.worker.executor import EXIT_WORN, Executor, Orders
 from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.heartbeat import Heartbeat
 from django_task_locks.worker.leftovers import SETTLING, Leftovers
 from django_task_locks.worker.os_signals import SupervisorSignals, unblock
-from django_task_locks.worker.stopping import BodyStops
+from django_task_locks.worker.stopping import ABORTED, CANCELED, BodyStops
 
 _UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
 _LONGEST_ROUND = 1.0
@@ -44,10 +44,7 @@ _LONGEST_IDLE_ROUND = 5.0
 _RETRY_DELAY = 1.0
 _LONGEST_DELAY = 5.0
 _CRASH_DELAY = 1.0
-
-
-ABORTED = "Aborted during worker shutdown."
-STOPPED = "Its executor was stopped."
+_LINGER_DELAY = 0.01
 
 
 class CannotStart(TaskLocksError):
@@ -191,6 +188,7 @@ class Supervisor:
         else:
             steps += [
                 self._settle_leftovers,
+                self._stops.heed_limits,
                 self._stops.kill_overdue,
                 self._heed_rows,
                 self._clean_up_in_turn,
@@ -223,6 +221,8 @@ class Supervisor:
         appointments = [now() + (_LONGEST_ROUND if self._is_busy() else _LONGEST_IDLE_ROUND)]
         appointments += self._stops.appointments()
         appointments += self._leftovers.appointments()
+        if self._children.is_any_lingering():
+            appointments.append(now() + _LINGER_DELAY)
         appointments += [self._retry_at, self._abort_at or 0.0, *self._start_at.values()]
         # What is past was heeded in this round, as far as it could be.
         return min(at for at in appointments if at > now()) - now()
@@ -237,7 +237,7 @@ class Supervisor:
 
     def _obey(self, message: str) -> None:
         if task := messages.task_to_cancel(message):
-            self._stops.ask(task.bytes, Board.CANCEL)
+            self._stops.ask(task.bytes, Board.CANCEL, CANCELED)
 
     def _heed_signals(self) -> None:
         graceful, soon = self._signals.graceful, self._signals.soon
@@ -255,7 +255,7 @@ class Supervisor:
             self._abort_at = now() + self._settings.shutdown_grace
         if self._abort_at is not None and now() >= self._abort_at:
             for slot in self._generations:
-                if self._stops.ask(self._board.task(slot), Board.ABORT):
+                if self._stops.ask(self._board.task(slot), Board.ABORT, ABORTED):
                     emit("worker.aborting", task=UUID(bytes=self._board.task(slot)))
 
     # -- cancels -------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class Supervisor:
     def _heed_rows(self) -> None:
         """What the heartbeat has found to stop: the message may have been lost."""
         while not self._heartbeat.to_stop.empty():
-            self._stops.ask(self._heartbeat.to_stop.get().bytes, Board.CANCEL)
+            self._stops.ask(self._heartbeat.to_stop.get().bytes, Board.CANCEL, CANCELED)
 
     # -- executors that ended ------------------------------------------------------------------
 
@@ -273,16 +273,20 @@ class Supervisor:
             if child.job == SETTLING:
                 self._leftovers.note(exit)
             return
-        why = self._stops.forget(child)
-        reason = {Board.ABORT: ABORTED, Board.CANCEL: STOPPED}.get(why, exit.reason)
-        if exit.signal or exit.status:
-            if why == Board.NO_STOP and not self._is_stopping:
+        stop = self._stops.forget(child)
+        if exit.signal or exit.status not in (0, EXIT_WORN):
+            if stop is None and not self._is_stopping:
                 emit("executor.died", slot=child.slot, pid=child.pid, reason=exit.reason)
             if now() - child.started_at < _CRASH_DELAY:
                 self._start_at[child.slot] = now() + _CRASH_DELAY
-        elif self._options.orders.burst:
+        elif self._options.orders.burst and not exit.status:
             self._burst_done.add(child.slot)
-        self._leftovers.add(exit, reason)
+        is_over = stop is not None and stop.why == Board.TIME_LIMIT
+        self._leftovers.add(
+            exit,
+            stop.reason if stop else exit.reason,
+            at_fault=str(UUID(bytes=stop.task)) if stop and is_over else "",
+        )
 
     def _settle_leftovers(self) -> None:
         if due := self._leftovers.due():

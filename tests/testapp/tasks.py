@@ -1,8 +1,10 @@
 """Bodies of tasks; each records when it began and ended."""
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -203,3 +205,45 @@ def deaf_until(label: str, path: str) -> str:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     record_until(label, path)
     return label
+
+
+def own_pid() -> int:
+    return os.getpid()
+
+
+def grow(megabytes: int) -> int:
+    """Keeps so much memory for ever."""
+    _KEPT.append(bytearray(os.urandom(1)) * (megabytes * 1024 * 1024))
+    return os.getpid()
+
+
+_KEPT: list[bytearray] = []
+
+
+def until(path: str) -> str:
+    """Runs until a file appears, without the database; then there is another one."""
+    Path(f"{path}.began").touch()
+    while not Path(path).exists():
+        time.sleep(0.01)
+    Path(f"{path}.ended").touch()
+    return path
+
+
+def match_for_ever(label: str, seconds: float) -> None:
+    """In C code: an expression that never comes to an end."""
+    with recorded(label):
+        re.fullmatch(r"(a|aa)+", "a" * 1000 + "b")
+
+
+def calculate_for_ever(label: str, seconds: float) -> None:
+    """In C code that looks at no signal and lets nobody else at the interpreter."""
+    with recorded(label):
+        (1 << 200_000_000) // 3**100_000_000
+
+
+def sleep_in_c(label: str, seconds: float) -> None:
+    """In C code that waits, again and again, without the interpreter's knowledge."""
+    with recorded(label):
+        libc = ctypes.PyDLL(None)  # keeps the interpreter's lock
+        while True:
+            libc.usleep(900_000)

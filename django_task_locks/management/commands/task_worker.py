@@ -46,6 +46,19 @@ class Command(DatabaseCommand):
             help="number of executor processes, each runs one task at a time (default: 1)",
         )
         parser.add_argument(
+            "--max-tasks-per-child",
+            type=int,
+            metavar="N",
+            help="replace an executor by a fresh one after so many tasks (default: never)",
+        )
+        parser.add_argument(
+            "--max-memory-per-child",
+            type=int,
+            metavar="MB",
+            help="replace an executor that has more resident memory than this after a task "
+            "(default: never)",
+        )
+        parser.add_argument(
             "--burst", action="store_true", help="end when there is nothing left to do"
         )
 
@@ -54,6 +67,11 @@ class Command(DatabaseCommand):
             raise CommandError(
                 f"--concurrency {options['concurrency']}: a number from 1 to 1,000 is accepted"
             )
+        for option, unit in (("max_tasks_per_child", "a number"), ("max_memory_per_child", "MB")):
+            if options[option] is not None and options[option] < 1:
+                raise CommandError(
+                    f"--{option.replace('_', '-')} {options[option]}: {unit} from 1 on is accepted"
+                )
         name = options["name"]
         if not 1 <= len(name) <= 200 or not name.isprintable():
             raise CommandError(f"--name {name!r}: 1 to 200 printable characters are accepted")
@@ -67,7 +85,12 @@ class Command(DatabaseCommand):
                 name=name,
                 concurrency=options["concurrency"],
                 is_name_unique=options["unique_name"],
-                orders=Orders(queues=frozenset(queues) or None, burst=options["burst"]),
+                orders=Orders(
+                    queues=frozenset(queues) or None,
+                    burst=options["burst"],
+                    max_tasks=options["max_tasks_per_child"],
+                    max_memory=options["max_memory_per_child"],
+                ),
             )
         )
         try:
