@@ -247,3 +247,13 @@ def sleep_in_c(label: str, seconds: float) -> None:
         libc = ctypes.PyDLL(None)  # keeps the interpreter's lock
         while True:
             libc.usleep(900_000)
+
+
+def leave_a_daemon(seconds: float) -> None:
+    """Starts a program in a session of its own, which nobody waits for."""
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(seconds)
+        os._exit(0)
+    os.waitpid(pid, 0)
