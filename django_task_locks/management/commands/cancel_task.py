@@ -15,8 +15,8 @@ from django_task_locks.models import State, Task
 class Command(DatabaseCommand):
     help = (
         "Cancels tasks by their ids, with a line for each: a waiting one is canceled at once, "
-        "a running one is stopped by its process, one that has ended stays as it is. Exit status 0: "
-        "none of them goes on; 1: an id was wrong or unknown."
+        "a running one is stopped by its process, one that has ended stays as it is. Exit status "
+        "0: none of them goes on; 1: an id was wrong or unknown."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
