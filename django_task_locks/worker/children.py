@@ -192,7 +192,7 @@ def _be_child(board: Board, slot: int, parent: int, run: Callable[[], int]) -> N
         with suppress(OSError):
             os.setpgid(0, 0)
         board.set_group(slot, os.getpid())
-        _die_with(parent)
+        die_with(parent, signal.SIGKILL)
         status = run()
     except BaseException as error:
         emit("executor.error", slot=slot, error=f"{type(error).__name__}: {error}", exc_info=error)
@@ -203,11 +203,11 @@ def _be_child(board: Board, slot: int, parent: int, run: Callable[[], int]) -> N
         os._exit(status)  # the parent's exit handlers are not ours
 
 
-def _die_with(parent: int) -> None:
-    """On Linux the kernel kills this process when its parent ends; the guard does so anywhere."""
+def die_with(parent: int, number: int) -> None:
+    """On Linux the kernel signals this process when its parent ends; the guard does so anywhere."""
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
         if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)

@@ -70,6 +70,9 @@ class Orders:
     max_tasks: int | None = None
     max_memory: int | None = None
 
+    def shown_queues(self) -> str:
+        return "all" if self.queues is None else ",".join(sorted(self.queues))
+
     def serves(self, lane: Lane) -> bool:
         return not lane.versions and (self.queues is None or lane.queue in self.queues)
 
@@ -232,16 +235,21 @@ class Executor:
 
     def _run(self, task: Task) -> None:
         waited = (task.started_at - task.created_at).total_seconds() if task.started_at else 0.0
-        emit("task.started", task=task.pk, name=task.name, waited=max(0.0, waited))
+        waited = max(0.0, waited)
+        emit("task.started", task=task.pk, name=task.name, waited=waited)
         began = time.monotonic()
         self._running = str(task.pk)
         outcome = self._outcome(task)
         self._board.set_task(self._slot, task.pk.bytes, Board.RECORDING)
         self._patiently("database", partial(self._record, task, outcome))
         self._running = ""
-        fields: dict[str, Any] = {"name": task.name, "seconds": time.monotonic() - began}
+        fields: dict[str, Any] = {
+            "name": task.name,
+            "seconds": time.monotonic() - began,
+            "waited": waited,
+        }
         if task.error:
-            fields["reason"] = described(task.error)
+            fields.update(reason=described(task.error), traceback=task.error["traceback"])
         emit(_EVENTS.get(State(task.state), "task.finished"), task=task.pk, **fields)
 
     def _outcome(self, task: Task) -> Outcome:

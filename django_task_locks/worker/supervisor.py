@@ -19,7 +19,7 @@ from django.db.utils import InterfaceError
 
 from django_task_locks import messages, presence, recovery
 from django_task_locks.conf import Settings, get_settings
-from django_task_locks.connections import close_connections, get_lock_manager
+from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import (
     DatabaseUnavailable,
@@ -32,6 +32,7 @@ from django_task_locks.presence import Presence
 from django_task_locks.worker.children import Children, Exit, Guard
 from django_task_locks.worker.control import ControlChannel
 from django_task_locks.worker.executor import EXIT_WORN, Executor, Orders
+from django_task_locks.worker.forking import NothingOpen
 from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.heartbeat import Heartbeat
 from django_task_locks.worker.leftovers import SETTLING, Leftovers
@@ -98,7 +99,11 @@ class Supervisor:
             emit(
                 "worker.started",
                 owner=self._presence.owner,
+                host=self._presence.status.hostname,
                 pid=os.getpid(),
+                redis=get_lock_manager().endpoint,
+                prefix=self._settings.prefix,
+                queues=self._options.orders.shown_queues(),
                 executors=self._options.concurrency,
             )
             while not self._is_over():
@@ -337,8 +342,8 @@ class Supervisor:
 
     # -- forking -------------------------------------------------------------------------------
 
-    def _nothing_open(self) -> "_NothingOpen":
-        return _NothingOpen(self._heartbeat, self._control)
+    def _nothing_open(self) -> NothingOpen:
+        return NothingOpen(self._heartbeat, self._control)
 
     def _forget_supervision(self) -> None:
         self._signals.uninstall()
@@ -382,20 +387,3 @@ class Supervisor:
     def _sleep(self, seconds: float) -> None:
         select.select([self._signals.descriptor], [], [], seconds)
         self._signals.drain()
-
-
-class _NothingOpen:
-    """No second thread and no connection, for the time of a fork."""
-
-    def __init__(self, heartbeat: Heartbeat, control: ControlChannel) -> None:
-        self._heartbeat = heartbeat
-        self._control = control
-
-    def __enter__(self) -> None:
-        self._heartbeat.stop()  # or TimeoutError: then there is no fork for now
-        self._control.close()
-        connections.close_all()
-        close_connections()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._heartbeat.start()

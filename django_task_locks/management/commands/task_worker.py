@@ -1,6 +1,5 @@
 """Runs tasks: manage.py task_worker."""
 
-import logging
 import sys
 from typing import Any
 
@@ -10,7 +9,9 @@ from django_task_locks.exceptions import InvalidTask
 from django_task_locks.locks.requests import validated_queue
 from django_task_locks.management.base import DatabaseCommand
 from django_task_locks.presence import default_name
+from django_task_locks.worker import reloading
 from django_task_locks.worker.executor import Orders
+from django_task_locks.worker.output import log_to_terminal
 from django_task_locks.worker.supervisor import CannotStart, Options, Supervisor
 
 
@@ -61,6 +62,14 @@ class Command(DatabaseCommand):
         parser.add_argument(
             "--burst", action="store_true", help="end when there is nothing left to do"
         )
+        parser.add_argument(
+            "--json-logs", action="store_true", help="print JSON, one object a line"
+        )
+        parser.add_argument(
+            reloading.OPTION,
+            action="store_true",
+            help="for development: start anew when a source file changes",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not 1 <= options["concurrency"] <= 1000:
@@ -79,7 +88,9 @@ class Command(DatabaseCommand):
             queues = [validated_queue(queue) for queue in options["queue"] or ()]
         except InvalidTask as error:
             raise CommandError(f"--queue: {error}") from None
-        _log_to_terminal()
+        log_to_terminal(as_json=options["json_logs"])
+        if options["autoreload"]:
+            sys.exit(reloading.run())
         supervisor = Supervisor(
             Options(
                 name=name,
@@ -99,14 +110,3 @@ class Command(DatabaseCommand):
             raise CommandError(str(error)) from None
         if status:
             sys.exit(status)
-
-
-def _log_to_terminal() -> None:
-    """A worker that says nothing helps nobody: unless the project's LOGGING decides, to stdout."""
-    logger = logging.getLogger("django_task_locks")
-    if logger.hasHandlers():
-        return
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
