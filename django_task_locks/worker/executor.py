@@ -29,7 +29,7 @@ from django_task_locks.exceptions import (
     OwnerClosed,
     StaleSlot,
 )
-from django_task_locks.execution import Interrupted, Outcome
+from django_task_locks.execution import BodyFault, Interrupted, Outcome
 from django_task_locks.locks.requests import Claimed, Idle, Lane, Lanes
 from django_task_locks.managers import TaskQuerySet
 from django_task_locks.models import AppStatus, Task, described
@@ -275,8 +275,9 @@ class Executor:
             # releases, when this process and its group are gone.
             sys.stdout.flush()
             os._exit(EXIT_STOPPED)
+        outcome = execution.with_connections_left(outcome)
         close_broken_connections()
-        return execution.with_connections_left(outcome)
+        return outcome
 
     def _record(self, task: Task, outcome: Outcome) -> None:
         """Stores the outcome; after several attempts on a database that answers, its refusal."""
@@ -356,10 +357,14 @@ def _drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
     async def run() -> Any:
         try:
-            return await coroutine
+            result = await coroutine
         finally:
             # The thread in which the ORM works for coroutines keeps its connections.
+            problem = await sync_to_async(execution.tidy_connections)()
             await sync_to_async(close_broken_connections)()
+        if problem:
+            raise BodyFault(problem)
+        return result
 
     try:
         return asyncio.run(run())

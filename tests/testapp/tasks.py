@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_task_locks import current_task, dispatch, hold
 from tests.testapp.models import Book, Run
@@ -257,3 +257,60 @@ def leave_a_daemon(seconds: float) -> None:
             time.sleep(seconds)
         os._exit(0)
     os.waitpid(pid, 0)
+
+
+def begin_by_hand() -> None:
+    """A transaction that Django does not know of."""
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+    Book.objects.create(title="never to be seen")
+
+
+async def abegin_by_hand() -> None:
+    await sync_to_async(begin_by_hand)()
+
+
+def close_the_driver() -> None:
+    """Takes the connection away under Django's feet."""
+    Book.objects.count()
+    connection.connection.close()
+
+
+async def aclose_the_driver() -> None:
+    await sync_to_async(close_the_driver)()
+
+
+def begin_and_fail() -> None:
+    begin_by_hand()
+    raise ValueError("of its own")
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raise_unspeakable() -> None:
+    raise _Unspeakable
+
+
+def raise_long(size: int) -> None:
+    raise ValueError("x" * size)
+
+
+def recurse() -> None:
+    recurse()
+
+
+def return_unspeakable() -> object:
+    class Result:
+        def __repr__(self) -> str:
+            raise RuntimeError("no words")
+
+    return Result()
+
+
+def query_until(path: str) -> str:
+    """As `until`, with a connection to the database from before the wait, which it uses no more."""
+    Book.objects.count()
+    return until(path)
