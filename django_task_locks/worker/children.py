@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from django_task_locks.events import emit
-from django_task_locks.worker import groups, os_signals
 from django_task_locks.worker import guard as guard_module
-from django_task_locks.worker.guard import Board, kill_group, now
+from django_task_locks.worker import os_signals
+from django_task_locks.worker.guard import Board, is_empty, kill_group, now
 
 _PR_SET_PDEATHSIG = 1
 _LONG = 5.0
@@ -48,10 +48,15 @@ class Exit:
 
 
 class Guard:
-    """The guard process, kept alive by the supervisor."""
+    """The guard process, kept alive by the supervisor.
+
+    lock_file  descriptor of the present incarnation's lock file, which the guard holds, too: no
+               program of a task has it, and the guard ends after all of them
+    """
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self.lock_file: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
 
@@ -75,7 +80,11 @@ class Guard:
                 str(self._board.descriptor),
                 str(read),
             ],
-            pass_fds=(self._board.descriptor, read),
+            pass_fds=(
+                self._board.descriptor,
+                read,
+                *([] if self.lock_file is None else [self.lock_file]),
+            ),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -90,7 +99,9 @@ class Guard:
     def stop(self) -> None:
         self.close_pipe()
         if self._process is not None:
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LONG)
+            self._process = None
 
 
 @dataclass(slots=True)
@@ -131,7 +142,7 @@ class Children:
                 continue
             # Still a zombie, so its number is nobody else's: what it started dies first.
             kill_group(pid)
-            if not groups.is_empty(pid):
+            if not is_empty(pid):
                 self._note_lingering(child)
                 continue
             self.board.clear(child.slot)

@@ -151,6 +151,7 @@ class Supervisor:
         self._heartbeat = Heartbeat(self._presence, self._board, self._settings, self._wake_up)
         self._board.is_fenced = False
         self._heartbeat.beaten(sent_at)
+        self._guard.lock_file = self._presence.lock_file.descriptor
         self._guard.ensure()
         self._heartbeat.start()
         self._control = ControlChannel(self._presence.owner, self._settings.heartbeat_interval)
@@ -367,6 +368,7 @@ class Supervisor:
         self._stops.clear()
         self._leftovers.clear()
         old = self._presence
+        self._guard.stop()  # which holds the old lock file; the next incarnation has another
         old.lock_file.remove()
         delay = 0.1
         while True:

@@ -4,16 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
-from django_task_locks.worker import groups
+from django_task_locks.worker import children as children_module
+from django_task_locks.worker import guard as guard_module
 from django_task_locks.worker.children import Children, Exit, Guard
-from django_task_locks.worker.groups import is_empty
-from django_task_locks.worker.guard import Board
+from django_task_locks.worker.guard import Board, is_empty, watch
 
 SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
 
@@ -81,7 +82,7 @@ class TestReap:
     ) -> None:
         """As a program in an uninterruptible wait: killed, but not dead."""
         is_gone = False
-        monkeypatch.setattr(groups, "is_empty", lambda group: is_gone)
+        monkeypatch.setattr(children_module, "is_empty", lambda group: is_gone)
         child = children.fork(0, 1, lambda: 3)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         for _ in range(3):
@@ -107,3 +108,22 @@ class TestReap:
             assert file.read().rpartition(")")[2].split()[0] == "Z"
         os.close(read)
         os.close(write)
+
+
+def test_the_guard_lives_as_long_as_anything_of_its_groups(
+    leader: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And holds the worker's lock file until then. Here is one that no signal ends for now."""
+    monkeypatch.setattr(guard_module, "kill_group", lambda group: None)
+    board = Board(1)
+    board.set_group(0, leader.pid)
+    read, write = os.pipe()
+    guard = threading.Thread(target=watch, args=(board, read), daemon=True)
+    guard.start()
+    os.close(write)  # the supervisor is gone
+    guard.join(0.2)
+    assert guard.is_alive()
+    leader.kill()
+    guard.join(10)
+    assert not guard.is_alive()
+    os.close(read)
