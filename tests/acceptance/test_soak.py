@@ -110,8 +110,14 @@ class Soak:
                 cancel_task(self.chance.choice(self.tasks[-20:]))
 
     def kill_one(self) -> None:
-        """An executor, or a whole worker, which is started again under its name."""
-        name = self.chance.choice(list(self.running))
+        """An executor, or a whole worker, which is started again under its name; only of workers
+        that are at work: on a busy machine none would ever come to it."""
+        at_work = [
+            name for name, worker in self.running.items() if "started, waited" in worker.log()
+        ]
+        if not at_work:
+            return
+        name = self.chance.choice(at_work)
         worker = self.running[name]
         if self.chance.random() < 0.35:
             worker.kill()
