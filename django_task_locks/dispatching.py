@@ -12,7 +12,6 @@ from django.db import router, transaction
 
 from django_task_locks import execution, messages
 from django_task_locks import immediate as immediate_tasks
-from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTask, InvalidTransition, TaskLocksError
@@ -46,6 +45,7 @@ def dispatch(
     run_after: datetime | timedelta | None = None,
     retry_on: RetryOn = (),
     retry_delay: float | None = None,
+    time_limit: float | None = None,
 ) -> Task:
     """Hands a task to the workers, or with `immediate` runs it here if its resources are free.
 
@@ -68,6 +68,9 @@ def dispatch(
                     once it is being canceled
     retry_delay     seconds (default: the setting). After the n-th attempt a random time of up to
                     retry_delay * 2 ** (n - 1), and of up to the setting `retry_delay_limit`
+    time_limit      seconds that the function may take in a worker: then it is stopped as by a
+                    cancel, and fails. Of an immediate task it limits a coroutine, in place of the
+                    setting `immediate_time_limit`
 
     The row is written in the caller's transaction, if there is one, and the request for the
     resources is sent on its commit: a rollback leaves nothing. If the lock service is away then,
@@ -77,7 +80,7 @@ def dispatch(
     """
     order = Order(
         func, args, kwargs, exclusive, shared, immediate, deferred, queue, priority, task_group,
-        on_worker_loss, max_attempts, run_after, retry_on, retry_delay,
+        on_worker_loss, max_attempts, run_after, retry_on, retry_delay, time_limit,
     )  # fmt: skip
     return _dispatched(order.task())
 
@@ -99,6 +102,7 @@ async def adispatch(
     run_after: datetime | timedelta | None = None,
     retry_on: RetryOn = (),
     retry_delay: float | None = None,
+    time_limit: float | None = None,
 ) -> Task:
     """As `dispatch`. An immediate coroutine function runs in this event loop.
 
@@ -106,7 +110,7 @@ async def adispatch(
     """
     order = Order(
         func, args, kwargs, exclusive, shared, immediate, deferred, queue, priority, task_group,
-        on_worker_loss, max_attempts, run_after, retry_on, retry_delay,
+        on_worker_loss, max_attempts, run_after, retry_on, retry_delay, time_limit,
     )  # fmt: skip
     task = await sync_to_async(order.task)()
     if not immediate or not iscoroutinefunction(load_function(task.name)):
@@ -122,7 +126,7 @@ async def adispatch(
     try:
         if was_canceled:
             raise asyncio.CancelledError
-        outcome = await execution.arun(task, get_settings().immediate_time_limit)
+        outcome = await execution.arun(task, immediate_tasks.time_limit(task))
     except BaseException:
         await _finished(run, CANCELED_BY_CALLER)
         raise

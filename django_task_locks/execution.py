@@ -3,7 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from inspect import iscoroutine
@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync
 from django.db import DatabaseError, OperationalError, connections, router
 from django.utils.module_loading import import_string
 
-from django_task_locks import payloads, releasing, retry_rules
+from django_task_locks import driver_states, payloads, releasing, retry_rules
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.models import Task, reason
@@ -37,7 +37,16 @@ class Interrupted(BaseException):
     """
 
 
-class TimeLimitExceeded(Exception):
+def time_limit_exceeded(seconds: float) -> str:
+    """What a task says that took longer than it may."""
+    return f"Time limit of {seconds:.10g} s exceeded."
+
+
+class BodyFault(Exception):
+    """Something the body did for which its task fails, with this message."""
+
+
+class TimeLimitExceeded(BodyFault):
     """A coroutine took longer than it may."""
 
 
@@ -66,11 +75,15 @@ class Outcome:
     def raised(cls, error: BaseException) -> "Outcome":
         lines = traceback.format_exception(error)
         kind = type(error)
+        try:
+            message = str(error)
+        except Exception as reason:  # of an exception that is itself at fault
+            message = f"Its message cannot be shown ({type(reason).__name__})."
         return cls(
             State.FAILED,
             error={
                 "type": f"{kind.__module__}.{kind.__qualname__}",
-                "message": _storable(_shortened(str(error), _MAX_MESSAGE)),
+                "message": _storable(_shortened(message, _MAX_MESSAGE)),
                 "traceback": _storable("".join(lines)[-_MAX_TRACEBACK:]),
             },
             kinds=retry_rules.kinds(error),
@@ -109,7 +122,7 @@ def run(task: Task, drive: Drive = asyncio.run) -> Outcome:
             function = load_function(task.name)
             result = function(*task.args, **task.kwargs)
             return Outcome.returned(drive(result) if iscoroutine(result) else result)
-        except TimeLimitExceeded as error:
+        except BodyFault as error:
             return Outcome.failed(str(error))
         except (Interrupted, KeyboardInterrupt, GeneratorExit):
             raise
@@ -134,7 +147,7 @@ async def within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> 
             return await coroutine
     except TimeoutError:
         if limit.expired():
-            raise TimeLimitExceeded(f"Time limit of {seconds:g} s exceeded.") from None
+            raise TimeLimitExceeded(time_limit_exceeded(seconds or 0)) from None
         raise
 
 
@@ -172,21 +185,42 @@ def aliases_in_transaction() -> set[str]:
         connection.alias
         for connection in connections.all(initialized_only=True)
         if connection.connection is not None
-        and (connection.in_atomic_block or connection.autocommit is False)
+        and (
+            connection.in_atomic_block
+            or connection.autocommit is False
+            or driver_states.is_in_transaction(connection.connection)
+        )
     }
 
 
 def with_connections_left(outcome: Outcome, before: Collection[str] = ()) -> Outcome:
-    """The outcome, unless the body left a transaction open that was not there `before`: that one is
-    rolled back, and what it wrote is lost.
+    """The outcome, unless a body that has succeeded left its connections in a state in which what
+    it wrote is lost.
     """
+    problem = tidy_connections(before)
+    return Outcome.failed(problem) if problem and outcome.state == State.COMPLETED else outcome
+
+
+def tidy_connections(before: Collection[str] = ()) -> str:
+    """Closes this thread's connections that are of no use to whoever comes next: closed behind
+    Django's back, or in a transaction that was not there `before`, which is rolled back. Says what
+    was wrong; empty if nothing was.
+    """
+    problem = ""
     for alias in aliases_in_transaction().difference(before):
+        _forget_connection(alias)
+        problem = f"The function left a transaction open on database {alias!r}; it was rolled back."
+    for connection in connections.all(initialized_only=True):
+        if connection.alias not in before and driver_states.is_closed(connection.connection):
+            _forget_connection(connection.alias)
+            problem = f"The function left the connection to database {connection.alias!r} unusable."
+    return problem
+
+
+def _forget_connection(alias: str) -> None:
+    with suppress(Exception):
         connections[alias].close()
-        del connections[alias]  # its successor knows of no transaction
-        outcome = Outcome.failed(
-            f"The function left a transaction open on database {alias!r}; it was rolled back."
-        )
-    return outcome
+    del connections[alias]  # its successor knows of no transaction
 
 
 def record(task: Task, outcome: Outcome) -> None:

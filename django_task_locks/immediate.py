@@ -95,7 +95,7 @@ class ImmediateRun:
         )
 
     def _run(self) -> Outcome:
-        drive = execution.drive_within(get_settings().immediate_time_limit)
+        drive = execution.drive_within(time_limit(self.task))
         if not transaction.get_connection(self.alias).in_atomic_block:
             before = execution.aliases_in_transaction()
             return execution.with_connections_left(execution.run(self.task, drive), before)
@@ -113,6 +113,11 @@ class _Undo(Exception):
 
 
 CANCELED_BY_CALLER = Outcome(State.CANCELED, error=reason("Canceled by its caller."))
+
+
+def time_limit(task: Task) -> float | None:
+    """Seconds that an immediate coroutine may take; None for no limit."""
+    return task.time_limit or get_settings().immediate_time_limit
 
 
 def acquire(task: Task) -> ImmediateRun | str:

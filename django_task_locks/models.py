@@ -132,6 +132,7 @@ class Task(models.Model):
     attempt = models.PositiveSmallIntegerField(default=1)
     retry_on = models.JSONField(default=list, blank=True)
     retry_delay = models.FloatField(null=True, blank=True)
+    time_limit = models.FloatField(null=True, blank=True)
     unique_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
@@ -247,6 +248,12 @@ class Task(models.Model):
             attempt=self.attempt + 1,
             started_at=None,
             **changes,
+        )
+
+    def hand_back(self, *, token: int) -> None:
+        """running to waiting before its code began: the same attempt, by another start."""
+        self._change(
+            [State.RUNNING], State.WAITING, {"lock_token": token}, app_lock=None, started_at=None
         )
 
     def fence(self, token: int) -> bool:

@@ -21,6 +21,8 @@ from django_task_locks.locks.resources import normalized, resource_names
 from django_task_locks.models import Task, TaskGroup
 from django_task_locks.states import OnWorkerLoss
 
+_TIME_LIMITS = (0.01, 31_536_000)
+
 
 def resolved(func: Any) -> tuple[str, Callable[..., Any]]:
     """The dotted path and the function itself, of either."""
@@ -64,6 +66,7 @@ class Order:
     run_after: Any
     retry_on: Any
     retry_delay: Any
+    time_limit: Any = None
 
     def task(self) -> Task:
         name, _ = resolved(self.func)
@@ -91,6 +94,7 @@ class Order:
             retry_delay=moments.validated_seconds(
                 self.retry_delay, "retry_delay", name, 0, retry_rules.MOST_SECONDS
             ),
+            time_limit=validated_time_limit(self.time_limit, name),
             parent_task=current_task(),
             created_at=timezone.now(),
         )
@@ -149,6 +153,18 @@ class Order:
                 f"retry_on {self.retry_on!r} of {name} with deferred=False: workers make further "
                 "attempts, so give deferred=True"
             )
+
+
+def validated_time_limit(value: Any, name: str) -> float | None:
+    """Seconds that the function may take, or None for no limit of its own."""
+    if value is None:
+        return None
+    low, high = _TIME_LIMITS
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidTask(
+            f"time_limit {value!r} of {name}: seconds from {low:g} to {high:,} or None are accepted"
+        )
+    return float(value)
 
 
 def lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:

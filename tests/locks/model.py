@@ -118,6 +118,8 @@ class Model:
             if any(self.in_the_way_of(request)):
                 request.state = "waiting"
                 continue
+            if request.process and request.process.owner in self.closed:
+                continue  # it waits for its release, and so do those behind it
             if request.state == "waiting":
                 newly_granted.append(request.id)
             request.state = "held" if request.is_hold else "granted"

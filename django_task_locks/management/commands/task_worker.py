@@ -1,6 +1,5 @@
 """Runs tasks: manage.py task_worker."""
 
-import logging
 import sys
 from typing import Any
 
@@ -10,7 +9,9 @@ from django_task_locks.exceptions import InvalidTask
 from django_task_locks.locks.requests import validated_queue
 from django_task_locks.management.base import DatabaseCommand
 from django_task_locks.presence import default_name
+from django_task_locks.worker import reloading
 from django_task_locks.worker.executor import Orders
+from django_task_locks.worker.output import log_to_terminal
 from django_task_locks.worker.supervisor import CannotStart, Options, Supervisor
 
 
@@ -46,7 +47,28 @@ class Command(DatabaseCommand):
             help="number of executor processes, each runs one task at a time (default: 1)",
         )
         parser.add_argument(
+            "--max-tasks-per-child",
+            type=int,
+            metavar="N",
+            help="replace an executor by a fresh one after so many tasks (default: never)",
+        )
+        parser.add_argument(
+            "--max-memory-per-child",
+            type=int,
+            metavar="MB",
+            help="replace an executor that has more resident memory than this after a task "
+            "(default: never)",
+        )
+        parser.add_argument(
             "--burst", action="store_true", help="end when there is nothing left to do"
+        )
+        parser.add_argument(
+            "--json-logs", action="store_true", help="print JSON, one object a line"
+        )
+        parser.add_argument(
+            reloading.OPTION,
+            action="store_true",
+            help="for development: start anew when a source file changes",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -54,6 +76,11 @@ class Command(DatabaseCommand):
             raise CommandError(
                 f"--concurrency {options['concurrency']}: a number from 1 to 1,000 is accepted"
             )
+        for option, unit in (("max_tasks_per_child", "a number"), ("max_memory_per_child", "MB")):
+            if options[option] is not None and options[option] < 1:
+                raise CommandError(
+                    f"--{option.replace('_', '-')} {options[option]}: {unit} from 1 on is accepted"
+                )
         name = options["name"]
         if not 1 <= len(name) <= 200 or not name.isprintable():
             raise CommandError(f"--name {name!r}: 1 to 200 printable characters are accepted")
@@ -61,13 +88,20 @@ class Command(DatabaseCommand):
             queues = [validated_queue(queue) for queue in options["queue"] or ()]
         except InvalidTask as error:
             raise CommandError(f"--queue: {error}") from None
-        _log_to_terminal()
+        log_to_terminal(as_json=options["json_logs"])
+        if options["autoreload"]:
+            sys.exit(reloading.run())
         supervisor = Supervisor(
             Options(
                 name=name,
                 concurrency=options["concurrency"],
                 is_name_unique=options["unique_name"],
-                orders=Orders(queues=frozenset(queues) or None, burst=options["burst"]),
+                orders=Orders(
+                    queues=frozenset(queues) or None,
+                    burst=options["burst"],
+                    max_tasks=options["max_tasks_per_child"],
+                    max_memory=options["max_memory_per_child"],
+                ),
             )
         )
         try:
@@ -76,14 +110,3 @@ class Command(DatabaseCommand):
             raise CommandError(str(error)) from None
         if status:
             sys.exit(status)
-
-
-def _log_to_terminal() -> None:
-    """A worker that says nothing helps nobody: unless the project's LOGGING decides, to stdout."""
-    logger = logging.getLogger("django_task_locks")
-    if logger.hasHandlers():
-        return
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)

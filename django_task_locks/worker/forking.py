@@ -1,0 +1,24 @@
+"""What must not be open while the supervisor forks."""
+
+from django.db import connections
+
+from django_task_locks.connections import close_connections
+from django_task_locks.worker.control import ControlChannel
+from django_task_locks.worker.heartbeat import Heartbeat
+
+
+class NothingOpen:
+    """No second thread and no connection, for the time of a fork."""
+
+    def __init__(self, heartbeat: Heartbeat, control: ControlChannel) -> None:
+        self._heartbeat = heartbeat
+        self._control = control
+
+    def __enter__(self) -> None:
+        self._heartbeat.stop()  # or TimeoutError: then there is no fork for now
+        self._control.close()
+        connections.close_all()
+        close_connections()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._heartbeat.start()
