@@ -8,18 +8,20 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_task_locks import payloads
+from django_task_locks.context import current_task
 from django_task_locks.exceptions import InvalidTask
-from django_task_locks.execution import current_task, load_function
+from django_task_locks.execution import load_function
 from django_task_locks.locks.requests import (
     Claimant,
     Lane,
     LockRequest,
     validated_priority,
     validated_queue,
+    validated_versions,
 )
 from django_task_locks.locks.resources import normalized, resource_names
 from django_task_locks.models import Task, TaskGroup
-from django_task_locks.states import OnWorkerLoss
+from django_task_locks.states import OnConflict, OnTimeout, OnWorkerLoss
 
 
 def resolved(func: Any) -> tuple[str, Callable[..., Any]]:
@@ -61,6 +63,10 @@ class Order:
     task_group: Any
     on_worker_loss: Any
     max_attempts: Any
+    versions: Any
+    unique_key: Any
+    on_conflict: Any
+    on_timeout: Any
 
     def task(self) -> Task:
         name, _ = resolved(self.func)
@@ -68,6 +74,7 @@ class Order:
             raise InvalidTask(f"function {name!r}: a path of up to 255 characters is accepted")
         self._check_arguments(name)
         self._check_options(name)
+        self._check_unique_key(name)
         exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
         return Task(
             name=name,
@@ -82,6 +89,8 @@ class Order:
             task_group=self.task_group,
             on_worker_loss=self.on_worker_loss,
             max_attempts=self.max_attempts,
+            versions=validated_versions(self.versions or {}),
+            unique_key=self.unique_key,
             parent_task=current_task(),
             created_at=timezone.now(),
         )
@@ -124,6 +133,31 @@ class Order:
         group = self.task_group
         if group is not None and (not isinstance(group, TaskGroup) or group._state.adding):
             raise InvalidTask(f"task_group {group!r} of {name}: a saved TaskGroup is accepted")
+
+    def _check_unique_key(self, name: str) -> None:
+        key = self.unique_key
+        if self.on_conflict not in OnConflict.values:
+            raise InvalidTask(
+                f"on_conflict {self.on_conflict!r} of {name}: "
+                f"{', '.join(map(repr, OnConflict.values))} are accepted"
+            )
+        if key is not None and (
+            not isinstance(key, str) or not 1 <= len(key) <= 255 or payloads.problem([key, {}])
+        ):
+            raise InvalidTask(
+                f"unique_key {key!r} of {name}: text of 1 to 255 characters that can be stored as "
+                "JSON, or None, is accepted"
+            )
+        if self.on_timeout not in OnTimeout.values:
+            raise InvalidTask(
+                f"on_timeout {self.on_timeout!r} of {name}: "
+                f"{' or '.join(map(repr, OnTimeout.values))} is accepted"
+            )
+        if self.on_timeout == OnTimeout.DEFER and not (self.immediate and self.deferred):
+            raise InvalidTask(
+                f"on_timeout 'defer' of {name} hands an immediate task to a worker: it needs "
+                "immediate=True and deferred=True"
+            )
 
 
 def lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:

@@ -27,6 +27,7 @@ OPERATIONS = (
     "retire",
     "settle",
     "suspect",
+    "watch",
 )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from django_task_locks.abilities import abilities_from, own_abilities
 from django_task_locks.exceptions import InvalidTask
 from django_task_locks.locks.requests import validated_queue
 from django_task_locks.management.base import DatabaseCommand
@@ -39,6 +40,15 @@ class Command(DatabaseCommand):
             metavar="QUEUE",
             help="serve this queue only; may be repeated (default: all queues)",
         )
+        # Django has a --version of its own, which says Django's; here it says the tasks'.
+        parser.conflict_handler = "resolve"
+        parser.add_argument(
+            "--version",
+            action="append",
+            metavar="NAME=VERSION",
+            help="run tasks that need this version, too; may be repeated, also for the same name "
+            "(default: TASK_LOCKS['versions'])",
+        )
         parser.add_argument(
             "--concurrency",
             type=int,
@@ -61,13 +71,20 @@ class Command(DatabaseCommand):
             queues = [validated_queue(queue) for queue in options["queue"] or ()]
         except InvalidTask as error:
             raise CommandError(f"--queue: {error}") from None
+        try:
+            given = options["version"]
+            versions = own_abilities() if given is None else abilities_from(given)
+        except (InvalidTask, ImportError) as error:
+            raise CommandError(f"--version or TASK_LOCKS['versions']: {error}") from None
         _log_to_terminal()
         supervisor = Supervisor(
             Options(
                 name=name,
                 concurrency=options["concurrency"],
                 is_name_unique=options["unique_name"],
-                orders=Orders(queues=frozenset(queues) or None, burst=options["burst"]),
+                orders=Orders(
+                    queues=frozenset(queues) or None, burst=options["burst"], versions=versions
+                ),
             )
         )
         try:
