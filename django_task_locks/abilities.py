@@ -29,8 +29,8 @@ def own_abilities() -> Abilities:
 def abilities_of(given: Any) -> Abilities:
     """From a dict of names to a version or several; raises InvalidTask for anything else."""
     problem = InvalidTask(
-        f"versions {given!r}: a dict of names to a version or a list of versions is accepted, as in "
-        "{'app': ['1', '2']}"
+        f"versions {given!r}: a dict of names to a version or a list of versions is accepted, as "
+        "in {'app': ['1', '2']}"
     )
     if not isinstance(given, Mapping):
         raise problem

@@ -37,8 +37,8 @@ class Settings:
     reply_timeout         time that an answer of Redis may take
     retries               how often an operation is sent again whose connection broke; after these
                           Redis counts as unavailable
-    versions              what tasks with `versions` this process can run, as {"app": ["1", "2"]}; or
-                          a callable that returns it, or its dotted path
+    versions              what tasks with `versions` this process can run, as {"app": ["1", "2"]};
+                          or a callable that returns it, or its dotted path
     run_dir               directory of the lock files that tell whether a process of this host lives
     """
 

@@ -89,6 +89,6 @@ def _check_group(task: Task, alias: str) -> None:
     groups = TaskGroup.objects.using(alias)
     if not groups.filter(pk=task.task_group_id, finished_at=None).exists():
         raise InvalidTask(
-            f"task_group {task.task_group!r} of {task.name} has finished, or is gone: a group takes "
-            "tasks until its last one has ended; make another"
+            f"task_group {task.task_group!r} of {task.name} has finished, or is gone: a group "
+            "takes tasks until its last one has ended; make another"
         )

@@ -178,10 +178,10 @@ def end_of_group(group: TaskGroup, timeout: float | None) -> Steps[GroupSummary]
     while member := (yield _Ask(lambda: _next_member(group))):
         if not (yield from _until_final(member, limit)):
             message, blockers = yield _Ask(lambda: _why_not(member))
-            summary = yield _Ask(group.summary)
+            so_far: GroupSummary = yield _Ask(group.summary)
             raise TaskTimeout(
-                f"group {group} has not ended within {timeout:g} s: {summary.done} of "
-                f"{summary.total} tasks have. {_name(member)}: {message}",
+                f"group {group} has not ended within {timeout:g} s: {so_far.done} of "
+                f"{so_far.total} tasks have. {_name(member)}: {message}",
                 member,
                 blockers,
             )

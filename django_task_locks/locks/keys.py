@@ -39,7 +39,8 @@ class Keys:
     wake:<lane>                   ZSET    one marker that idle executors block on; `wake:` is lit
                                           for a new lane
     control:<owner>               LIST    messages to one process
-    grant:<id>                    LIST    the token, for the one that waits for this request in a process
+    grant:<id>                    LIST    the token, for the one that waits for this request in a
+                                          process
     ended:<id>                    LIST    a sign that a watched request has ended, for 10 s: whoever
                                           waits for its end takes it and puts it back
     leader:<job>                  STRING  who does a job that one process at a time may do

@@ -160,6 +160,19 @@ def an_executor_is_woken_by_a_grant(locks: LockManager, control: AnyClient) -> N
     locks.release("a")
 
 
+def all_who_wait_for_an_end_see_the_sign(locks: LockManager, control: AnyClient) -> None:
+    locks.request(task("a", "r"))
+    assert locks.watch("a")
+    assert not locks.wait_for_end("a", 0.01)
+
+    locks.release("a")
+
+    assert locks.wait_for_end("a", 5)
+    assert locks.wait_for_end("a", 5)
+    assert not locks.watch("a")
+    control.delete(locks.keys.ended("a"))
+
+
 def a_requeued_task_keeps_its_place(locks: LockManager, control: AnyClient) -> None:
     locks.request(task("a", "r"))
     locks.request(task("b", "r"))
@@ -263,6 +276,7 @@ STEPS: list[Callable[[LockManager, AnyClient], None]] = [
     a_hold_is_woken_by_the_release,
     a_wait_of_no_time_ends_at_once,
     an_executor_is_woken_by_a_grant,
+    all_who_wait_for_an_end_see_the_sign,
     a_requeued_task_keeps_its_place,
     more_waiters_than_one_call_examines_are_all_granted,
     a_process_comes_and_goes,

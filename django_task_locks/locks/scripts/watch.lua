@@ -14,6 +14,6 @@ if not request then return { 'unknown' } end
 if not request.watched then
   request.watched = true
   redis.call('SET', REQUEST .. request.id, record_of(request))
-  redis.pcall('DEL', ENDED .. request.id) -- of an earlier request of this id
+  redis.pcall('LTRIM', ENDED .. request.id, 1, 0) -- the sign of an earlier request of this id
 end
 return { 'watched' }
