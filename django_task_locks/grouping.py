@@ -10,6 +10,8 @@ from django_task_locks.models import Task, TaskGroup
 from django_task_locks.signals import task_group_finished
 
 _MOST_OVERDUE = 500
+# Databases that are not here let one transaction write at a time.
+_SHARED_LOCKS = {"postgresql": "FOR KEY SHARE", "mysql": "LOCK IN SHARE MODE"}
 
 
 def finish_if_done(pk: UUID) -> bool:
@@ -19,11 +21,16 @@ def finish_if_done(pk: UUID) -> bool:
     alias = router.db_for_write(TaskGroup)
     if _incomplete(alias, pk).exists():
         return False
+    features = connections[alias].features
     with transaction.atomic(using=alias):
         rows = TaskGroup.objects.using(alias).filter(pk=pk, finished_at=None)
-        # Who is adding a member keeps this row from being locked (by the foreign key): then the
-        # group has not finished. Nobody waits for anybody here.
-        skips = connections[alias].features.has_select_for_update_skip_locked
+        if features.has_select_for_no_key_update:
+            # Of several that end the last members one decides after the other: none of them may
+            # look before another's commit and leave the decision to that one.
+            rows.select_for_update(no_key=True).first()
+        # Who is adding a member has the row locked (`may_join`): then the group has not finished.
+        # Nobody waits for that transaction, however long it is.
+        skips = features.has_select_for_update_skip_locked
         group = rows.select_for_update(skip_locked=skips).first()
         if group is None or _incomplete(alias, pk).exists():
             return False
@@ -36,6 +43,19 @@ def finish_if_done(pk: UUID) -> bool:
 
         transaction.on_commit(send, using=alias, robust=True)
     return True
+
+
+def may_join(pk: UUID, alias: str) -> bool:
+    """Whether the group takes members; it does not finish before the present transaction has ended.
+    False if it has finished, or is gone.
+    """
+    rows = TaskGroup.objects.using(alias).filter(pk=pk, finished_at=None).values("pk")
+    sql, params = rows.query.get_compiler(alias).as_sql()
+    # Django knows no lock that those who add members can share.
+    sharing = _SHARED_LOCKS.get(connections[alias].vendor, "")
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"{sql} {sharing}", params)
+        return cursor.fetchone() is not None
 
 
 def overdue() -> list[UUID]:

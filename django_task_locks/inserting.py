@@ -4,9 +4,10 @@ import hashlib
 
 from django.db import IntegrityError, router, transaction
 
+from django_task_locks import grouping
 from django_task_locks.exceptions import InvalidTask, InvalidTransition, UniqueKeyTaken
 from django_task_locks.managers import TaskQuerySet
-from django_task_locks.models import Task, TaskGroup
+from django_task_locks.models import Task
 from django_task_locks.states import OnConflict, State
 
 _ROUNDS = 20
@@ -37,8 +38,8 @@ def insert(task: Task, on_conflict: str) -> str:
             with transaction.atomic(using=alias):
                 if on_conflict == OnConflict.REPLACE:
                     make_room(task, on_conflict)
-                task.save(using=alias, force_insert=True)
                 _check_group(task, alias)
+                task.save(using=alias, force_insert=True)
                 return alias
         except IntegrityError as error:
             if task.unique_key is None:
@@ -83,11 +84,7 @@ def _rows(alias: str) -> TaskQuerySet:
 
 
 def _check_group(task: Task, alias: str) -> None:
-    # After the row was written: whoever is about to end the group sees it, or has ended it before.
-    if task.task_group_id is None:
-        return
-    groups = TaskGroup.objects.using(alias)
-    if not groups.filter(pk=task.task_group_id, finished_at=None).exists():
+    if task.task_group_id is not None and not grouping.may_join(task.task_group_id, alias):
         raise InvalidTask(
             f"task_group {task.task_group!r} of {task.name} has finished, or is gone: a group "
             "takes tasks until its last one has ended; make another"
