@@ -119,6 +119,8 @@ async def adispatch(
     try:
         run = acquiring.result()
     except UniqueKeyTaken as taken:
+        if was_canceled:
+            raise asyncio.CancelledError from None
         return _present(order, taken)
     if isinstance(run, str):
         if was_canceled:

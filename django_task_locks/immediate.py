@@ -94,7 +94,7 @@ class ImmediateRun:
         execution.record(self.task, outcome)
         fields: dict[str, Any] = {"reason": described(self.task.error)} if self.task.error else {}
         emit(
-            "task.failed" if outcome.state == State.FAILED else "task.finished",
+            "task.failed" if self.task.state == State.FAILED else "task.finished",
             task=self.task.pk,
             name=self.task.name,
             state=self.task.state,
