@@ -21,6 +21,10 @@ class Command(DatabaseCommand):
         "TASK_LOCKS['shutdown_grace'] seconds, then aborts it)."
     )
 
+    def create_parser(self, *args: Any, **kwargs: Any) -> CommandParser:
+        # Every command has a --version, which tells Django's; here it tells what tasks may need.
+        return super().create_parser(*args, **{"conflict_handler": "resolve", **kwargs})
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--name",
@@ -40,8 +44,6 @@ class Command(DatabaseCommand):
             metavar="QUEUE",
             help="serve this queue only; may be repeated (default: all queues)",
         )
-        # Django has a --version of its own, which says Django's; here it says the tasks'.
-        parser.conflict_handler = "resolve"
         parser.add_argument(
             "--version",
             action="append",
