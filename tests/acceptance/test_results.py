@@ -61,11 +61,8 @@ def test_failures_and_cancels_of_a_worker_are_raised(worker: Worker, locks: Lock
 
 def test_a_task_waits_for_another(worker: Worker, locks: LockManager) -> None:
     # One after the other: each occupies an executor while it waits, and there are two.
-    for outer in (
-        lambda: dispatch(tasks.dispatch_and_wait, [["r"]], shared=["r"]),
-        lambda: dispatch(tasks.adispatch_and_wait),
-    ):
-        task = outer()
+    for function, arguments in ((tasks.dispatch_and_wait, [["r"]]), (tasks.adispatch_and_wait, [])):
+        task = dispatch(function, arguments, shared=["r"])
         assert task.wait(20) == "inside"
         assert refreshed(task).child_tasks.get().state == State.COMPLETED
 
