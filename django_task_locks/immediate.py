@@ -26,7 +26,7 @@ from django_task_locks.managers import DatabaseNow
 from django_task_locks.models import Task, described, reason
 from django_task_locks.orders import Order, lock_request
 from django_task_locks.sending import send_or_warn
-from django_task_locks.states import OnTimeout, State
+from django_task_locks.states import OnConflict, OnTimeout, State
 
 BLOCKED = "Resources temporarily unavailable."
 UNAVAILABLE = "Lock service unavailable."
@@ -145,9 +145,11 @@ def acquire(order: Order, task: Task) -> ImmediateRun | str:
     """Takes the locks and writes the row as running; or says why it cannot run here: then nothing
     is written. Raises UniqueKeyTaken.
     """
-    if task.versions and not can_run(own_abilities(), task.versions):
+    is_able = not task.versions or can_run(own_abilities(), task.versions)
+    if is_able or order.on_conflict != OnConflict.REPLACE:
+        make_room(task, order.on_conflict)
+    if not is_able:
         return INCAPABLE
-    make_room(task, order.on_conflict)
     present = presence.present()
     id = str(task.pk)
     try:

@@ -36,7 +36,7 @@ def insert(task: Task, on_conflict: str) -> str:
     for _ in range(_ROUNDS):
         try:
             with transaction.atomic(using=alias):
-                if on_conflict == OnConflict.REPLACE:
+                if on_conflict == OnConflict.REPLACE and not task.is_final:
                     make_room(task, on_conflict)
                 _check_group(task, alias)
                 task.save(using=alias, force_insert=True)

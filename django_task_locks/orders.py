@@ -89,7 +89,7 @@ class Order:
             task_group=self.task_group,
             on_worker_loss=self.on_worker_loss,
             max_attempts=self.max_attempts,
-            versions=validated_versions(self.versions or {}),
+            versions=validated_versions({} if self.versions is None else self.versions),
             unique_key=self.unique_key,
             parent_task=current_task(),
             created_at=timezone.now(),
@@ -142,7 +142,7 @@ class Order:
                 f"{', '.join(map(repr, OnConflict.values))} are accepted"
             )
         if key is not None and (
-            not isinstance(key, str) or not 1 <= len(key) <= 255 or payloads.problem([key, {}])
+            not isinstance(key, str) or not 1 <= len(key) <= 255 or payloads.problem(key)
         ):
             raise InvalidTask(
                 f"unique_key {key!r} of {name}: text of 1 to 255 characters that can be stored as "

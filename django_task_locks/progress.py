@@ -51,7 +51,7 @@ def _validated(done: Any, total: Any, message: Any) -> dict[str, Any]:
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
         if not is_number or not math.isfinite(number) or number < 0:
             raise InvalidProgress(f"{what} {number!r}: a number from 0 is accepted")
-    if not isinstance(message, str) or len(message) > _MOST_TEXT or payloads.problem([message, {}]):
+    if not isinstance(message, str) or len(message) > _MOST_TEXT or payloads.problem(message):
         raise InvalidProgress(
             f"message {message!r}: text of up to {_MOST_TEXT:,} characters that can be stored as "
             "JSON is accepted"

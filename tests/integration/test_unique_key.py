@@ -334,6 +334,20 @@ class TestImmediate:
         assert refreshed(first).state == State.WAITING
         assert leftovers(locks) == set()
 
+    @pytest.mark.parametrize("on_conflict", ["return", "replace"])
+    def test_one_that_lacks_its_versions_here_replaces_nothing(
+        self, locks: LockManager, dispatched: Dispatch, on_conflict: str
+    ) -> None:
+        first = dispatched()
+
+        task = dispatched(
+            immediate=True, deferred=False, versions={"app": "2"}, on_conflict=on_conflict
+        )
+
+        assert refreshed(first).state == State.WAITING
+        assert (task == first) is (on_conflict == "return")
+        assert task.state == (State.WAITING if task == first else State.CANCELED)
+
     def test_one_that_may_not_wait_and_cannot_run_takes_no_key(self, locks: LockManager) -> None:
         dispatch(tasks.record, exclusive="r")
 

@@ -81,7 +81,8 @@ class TestImmediate:
 
 
 @pytest.mark.parametrize(
-    "versions", [["app"], {"app": 2}, {"app": ""}, {"": "1"}, {"a b": "1"}, {"a": "x" * 101}, "a=1"]
+    "versions",
+    [["app"], {"app": 2}, {"app": ""}, {"": "1"}, {"a b": "1"}, {"a": "x" * 101}, "a=1", [], ""],
 )
 def test_what_says_no_versions_is_refused(locks: LockManager, versions: Any) -> None:
     with pytest.raises(InvalidTask, match=r"versions .*a dict of names to versions is accepted"):
