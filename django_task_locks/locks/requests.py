@@ -71,8 +71,6 @@ class Lane:
 
     def __post_init__(self) -> None:
         validated_queue(self.queue)
-        if self.versions:
-            validated_versions(self.versions)
 
     def __hash__(self) -> int:
         return hash(self.name)  # versions may be a dict
