@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -40,6 +40,8 @@ class Settings:
     retry_delay_limit     longest time between two attempts
     retries               how often an operation is sent again whose connection broke; after these
                           Redis counts as unavailable
+    versions              what tasks with `versions` this process can run, as {"app": ["1", "2"]};
+                          or a callable that returns it, or its dotted path
     run_dir               directory of the lock files that tell whether a process of this host lives
     """
 
@@ -55,6 +57,7 @@ class Settings:
     retry_delay: float = 1.0
     retry_delay_limit: float = 600.0
     retries: int = 2
+    versions: Any = field(default_factory=dict)
     run_dir: str = ""
 
 
@@ -104,6 +107,12 @@ def _count(most: int) -> Callable[[Any], str | None]:
     return check
 
 
+def _versions(value: Any) -> str | None:
+    if callable(value) or isinstance(value, Mapping) or (isinstance(value, str) and "." in value):
+        return None  # what is in it is checked when it is used
+    return "a dict of names to versions, or a callable that returns one, is accepted"
+
+
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "redis": _redis,
     "prefix": _prefix,
@@ -117,6 +126,7 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "retry_delay": _seconds(0, 604_800),
     "retry_delay_limit": _seconds(0, 604_800),
     "retries": _count(100),
+    "versions": _versions,
     "run_dir": _path,
 }
 

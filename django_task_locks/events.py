@@ -25,6 +25,7 @@ EVENTS = {
     "task.canceled": Event(INFO, "canceled"),
     "task.retry": Event(WARNING, "failed; another attempt follows"),
     "task.requeued": Event(WARNING, "handed back to the queue"),
+    "task.deferred": Event(INFO, "took too long here, and is left to a worker"),
     "task.not_sent": Event(
         WARNING, "dispatched, but its request could not be sent; clean-up sends it later"
     ),
@@ -42,6 +43,7 @@ EVENTS = {
     "task.cancel_not_sent": Event(
         WARNING, "canceling, but the message to its process could not be sent; its beat finds it"
     ),
+    "progress.not_stored": Event(WARNING, "progress could not be stored; the next report may be"),
     "release.postponed": Event(WARNING, "release could not be sent; it is repeated"),
     "release.repeated": Event(INFO, "release sent after all"),
     "presence.announced": Event(DEBUG, "process announced"),

@@ -2,9 +2,8 @@
 
 import asyncio
 import traceback
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import iscoroutine
 from typing import Any
@@ -14,6 +13,7 @@ from django.db import DatabaseError, OperationalError, connections, router
 from django.utils.module_loading import import_string
 
 from django_task_locks import driver_states, payloads, releasing, retry_rules
+from django_task_locks.context import as_current
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.models import Task, reason
@@ -22,13 +22,6 @@ from django_task_locks.states import State
 
 _MAX_TRACEBACK = 20_000
 _MAX_MESSAGE = 4_000
-
-_current: ContextVar[Task | None] = ContextVar("django_task_locks_current_task", default=None)
-
-
-def current_task() -> Task | None:
-    """The task whose body runs here, in sync and in async code; None outside of one."""
-    return _current.get()
 
 
 class Interrupted(BaseException):
@@ -57,10 +50,15 @@ class Outcome:
     error: dict[str, str] | None = None
     # Of an exception: its class and all bases, as `retry_on` may name them.
     kinds: frozenset[str] = frozenset()
+    has_timed_out: bool = False
 
     @classmethod
     def failed(cls, message: str) -> "Outcome":
         return cls(State.FAILED, error=reason(message))
+
+    @classmethod
+    def timed_out(cls, error: TimeLimitExceeded) -> "Outcome":
+        return cls(State.FAILED, error=reason(str(error)), has_timed_out=True)
 
     @classmethod
     def returned(cls, result: Any) -> "Outcome":
@@ -98,15 +96,6 @@ def load_function(name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-@contextmanager
-def as_current(task: Task) -> Iterator[None]:
-    token = _current.set(task)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
 Drive = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -122,6 +111,8 @@ def run(task: Task, drive: Drive = asyncio.run) -> Outcome:
             function = load_function(task.name)
             result = function(*task.args, **task.kwargs)
             return Outcome.returned(drive(result) if iscoroutine(result) else result)
+        except TimeLimitExceeded as error:
+            return Outcome.timed_out(error)
         except BodyFault as error:
             return Outcome.failed(str(error))
         except (Interrupted, KeyboardInterrupt, GeneratorExit):
@@ -159,7 +150,7 @@ async def arun(task: Task, seconds: float | None) -> Outcome:
                 await within(load_function(task.name)(*task.args, **task.kwargs), seconds)
             )
         except TimeLimitExceeded as error:
-            return Outcome.failed(str(error))
+            return Outcome.timed_out(error)
         except (Interrupted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as error:

@@ -19,13 +19,14 @@ from django_task_locks.connections import (
     get_lock_manager,
     get_waiting_lock_manager,
 )
+from django_task_locks.context import running_tasks
 from django_task_locks.exceptions import (
     LockServiceUnavailable,
     LockTimeout,
     OwnerClosed,
     WouldDeadlock,
 )
-from django_task_locks.execution import current_task, ended
+from django_task_locks.execution import ended
 from django_task_locks.ids import uuid7
 from django_task_locks.locks.requests import (
     Blocked,
@@ -156,9 +157,7 @@ class _Demand:
         priority: int,
         label: str,
     ) -> None:
-        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-        if timeout is not None and not (is_number and timeout >= 0):
-            raise ValueError(f"timeout {timeout!r}: seconds from 0, or None to wait, are accepted")
+        check_timeout(timeout)
         self.present = present
         self.request = LockRequest(
             id=f"hold-{uuid7()}",
@@ -176,16 +175,11 @@ class _Demand:
         self._refuse_own_conflict()
 
     def _refuse_own_conflict(self) -> None:
-        for what, exclusive, shared in self._ancestors:
-            conflicts = (
-                set(self.request.exclusive) & {*exclusive, *shared}
-                or set(self.request.shared) & set(exclusive)
-            )  # fmt: skip
-            if conflicts:
-                raise WouldDeadlock(
-                    f"{sorted(conflicts)} is held by {what}, around this code: it would wait for "
-                    "itself; take what both need in the outer one"
-                )
+        if found := conflict_around(self.request.exclusive, self.request.shared):
+            raise WouldDeadlock(
+                f"{found}, around this code: it would wait for itself; take what both need in the "
+                "outer one"
+            )
 
     @property
     def must_not_wait(self) -> bool:
@@ -233,7 +227,7 @@ class _Demand:
             releasing.release(self.release)
 
     def refusal(self, blockers: tuple[Blocker, ...]) -> Exception:
-        named = "; ".join(map(_described, blockers)) or "unknown"
+        named = "; ".join(map(described, blockers)) or "unknown"
         if self._timeout is None:
             return WouldDeadlock(
                 f"{self._ancestors[0][0]} is held around this code, which would have to wait for: "
@@ -254,16 +248,40 @@ class _Demand:
         )
 
 
+def check_timeout(timeout: float | None) -> None:
+    """Raises ValueError unless it is seconds from 0, or None."""
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and timeout >= 0):
+        raise ValueError(f"timeout {timeout!r}: seconds from 0, or None to wait, are accepted")
+
+
+def conflict_around(exclusive: Iterable[str], shared: Iterable[str]) -> str:
+    """What is held around this code that a request for these would have to wait for; "" if it is
+    nothing.
+    """
+    for what, held_exclusive, held_shared in _ancestors():
+        conflicts = (
+            {*exclusive} & {*held_exclusive, *held_shared} or {*shared} & {*held_exclusive}
+        )  # fmt: skip
+        if conflicts:
+            return f"{sorted(conflicts)} is held by {what}"
+    return ""
+
+
 def _ancestors() -> list[tuple[str, Iterable[str], Iterable[str]]]:
     found: list[tuple[str, Iterable[str], Iterable[str]]] = [
         (f"hold {held.id}", held.exclusive, held.shared) for held in _held.get()
     ]
-    if (task := current_task()) is not None and task.exclusive + task.shared:
-        found.append((f"task {task.pk}", task.exclusive, task.shared))
+    found += [
+        (f"task {task.pk}", task.exclusive, task.shared)
+        for task in running_tasks()
+        if task.exclusive + task.shared
+    ]
     return found
 
 
-def _described(blocker: Blocker) -> str:
+def described(blocker: Blocker) -> str:
+    """A blocker in one line."""
     since = ""
     if blocker.since is not None:
         since = f" since {datetime.fromtimestamp(blocker.since, UTC).isoformat(timespec='seconds')}"

@@ -8,18 +8,20 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_task_locks import moments, payloads, retry_rules
+from django_task_locks.context import current_task
 from django_task_locks.exceptions import InvalidTask
-from django_task_locks.execution import current_task, load_function
+from django_task_locks.execution import load_function
 from django_task_locks.locks.requests import (
     Claimant,
     Lane,
     LockRequest,
     validated_priority,
     validated_queue,
+    validated_versions,
 )
 from django_task_locks.locks.resources import normalized, resource_names
 from django_task_locks.models import Task, TaskGroup
-from django_task_locks.states import OnWorkerLoss
+from django_task_locks.states import OnConflict, OnTimeout, OnWorkerLoss
 
 _TIME_LIMITS = (0.01, 31_536_000)
 
@@ -66,7 +68,11 @@ class Order:
     run_after: Any
     retry_on: Any
     retry_delay: Any
-    time_limit: Any = None
+    time_limit: Any
+    versions: Any
+    unique_key: Any
+    on_conflict: Any
+    on_timeout: Any
 
     def task(self) -> Task:
         name, _ = resolved(self.func)
@@ -75,6 +81,7 @@ class Order:
         self._check_arguments(name)
         self._check_options(name)
         self._check_times(name)
+        self._check_unique_key(name)
         exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
         return Task(
             name=name,
@@ -95,6 +102,8 @@ class Order:
                 self.retry_delay, "retry_delay", name, 0, retry_rules.MOST_SECONDS
             ),
             time_limit=validated_time_limit(self.time_limit, name),
+            versions=validated_versions({} if self.versions is None else self.versions),
+            unique_key=self.unique_key,
             parent_task=current_task(),
             created_at=timezone.now(),
         )
@@ -152,6 +161,31 @@ class Order:
             raise InvalidTask(
                 f"retry_on {self.retry_on!r} of {name} with deferred=False: workers make further "
                 "attempts, so give deferred=True"
+            )
+
+    def _check_unique_key(self, name: str) -> None:
+        key = self.unique_key
+        if self.on_conflict not in OnConflict.values:
+            raise InvalidTask(
+                f"on_conflict {self.on_conflict!r} of {name}: "
+                f"{', '.join(map(repr, OnConflict.values))} are accepted"
+            )
+        if key is not None and (
+            not isinstance(key, str) or not 1 <= len(key) <= 255 or payloads.problem(key)
+        ):
+            raise InvalidTask(
+                f"unique_key {key!r} of {name}: text of 1 to 255 characters that can be stored as "
+                "JSON, or None, is accepted"
+            )
+        if self.on_timeout not in OnTimeout.values:
+            raise InvalidTask(
+                f"on_timeout {self.on_timeout!r} of {name}: "
+                f"{' or '.join(map(repr, OnTimeout.values))} is accepted"
+            )
+        if self.on_timeout == OnTimeout.DEFER and not (self.immediate and self.deferred):
+            raise InvalidTask(
+                f"on_timeout 'defer' of {name} hands an immediate task to a worker: it needs "
+                "immediate=True and deferred=True"
             )
 
 

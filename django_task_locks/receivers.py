@@ -5,7 +5,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models.signals import pre_delete
 
-from django_task_locks import messages, releasing
+from django_task_locks import grouping, messages, releasing
 from django_task_locks.locks.keys import queue_owner
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.releasing import Release
@@ -22,6 +22,11 @@ def release_on_final_state(
     # that ran is released for the claim that ran it and for no later one.
     token = None if old_state == State.WAITING else task.lock_token
     releasing.release(Release(str(task.pk), token))
+
+
+def end_group(sender: type[Task], task: Task, new_state: State, **kwargs: Any) -> None:
+    if new_state.is_final and task.task_group_id is not None:
+        grouping.finish_if_done(task.task_group_id)
 
 
 def stop_on_delete(sender: type[Task], instance: Task, using: str, **kwargs: Any) -> None:
@@ -48,4 +53,6 @@ def stop_on_delete(sender: type[Task], instance: Task, using: str, **kwargs: Any
 
 def connect() -> None:
     task_state_changed.connect(release_on_final_state, dispatch_uid="django_task_locks.release")
+    # After the release: what others wait for goes first.
+    task_state_changed.connect(end_group, dispatch_uid="django_task_locks.group")
     pre_delete.connect(stop_on_delete, sender=Task, dispatch_uid="django_task_locks.delete")

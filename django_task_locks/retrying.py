@@ -8,13 +8,12 @@ from django.db import router, transaction
 
 from django_task_locks import moments, releasing, retry_rules
 from django_task_locks.conf import get_settings
-from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import InvalidTransition, TaskLocksError
+from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.execution import Outcome
 from django_task_locks.locks import LockManager
 from django_task_locks.models import Task, described
-from django_task_locks.orders import lock_request
+from django_task_locks.sending import send_or_warn
 from django_task_locks.states import State
 
 
@@ -83,9 +82,6 @@ def leave_to_workers(task: Task, alias: str) -> None:
 
     def send() -> None:  # no partial: Django asks a hook that fails for its __qualname__
         releasing.release(releasing.Release(str(task.pk), task.lock_token))
-        try:
-            get_lock_manager().request(lock_request(task))
-        except TaskLocksError as error:
-            emit("task.not_sent", task=task.pk, name=task.name, error=error)
+        send_or_warn(task)
 
     transaction.on_commit(send, using=alias, robust=True)

@@ -94,6 +94,12 @@ class AsyncLockManager:
     async def wait_for_grant(self, id: str, timeout: float) -> Grant | None:
         return await self._send(protocol.wait_for_grant(self.keys, id, timeout))
 
+    async def watch(self, id: str) -> bool:
+        return await self._run(protocol.watch(id))
+
+    async def wait_for_end(self, id: str, timeout: float) -> bool:
+        return await self._send(protocol.wait_for_end(self.keys, id, timeout))
+
     async def retire(self, claimant: Claimant) -> tuple[str, ...]:
         return await self._run(protocol.retire(claimant))
 

@@ -19,8 +19,9 @@ class Keys:
     ============================  ======  ========================================================
     request:<id>                  STRING  one request as JSON: state, score, owner, since; where not
                                           empty token, queue and lane (of a task), slot, label,
-                                          exclusive, shared. The score is the priority in the high
-                                          part and the arrival in the low 43 bits
+                                          exclusive, shared, and watched while somebody waits for
+                                          its end. The score is the priority in the high part and
+                                          the arrival in the low 43 bits
     lock:<resource>               STRING  the exclusive holder's id after a mark: "-", or "+" once
                                           somebody waits; "+" alone where it is free, but waited for
                                   SET     the shared holders' ids (granted ones included)
@@ -42,6 +43,8 @@ class Keys:
                                           for a new lane and a new first one in `due`
     control:<owner>               LIST    messages to one process
     grant:<id>                    LIST    the token, for the process that waits for this request
+    ended:<id>                    LIST    a sign that a watched request has ended, for 10 s: whoever
+                                          waits for its end takes it and puts it back
     leader:<job>                  STRING  who does a job that one process at a time may do
     unsettled                     HASH    resource to the score from which on its waiters are still
                                           to be examined after a release
@@ -127,6 +130,9 @@ class Keys:
     def grant(self, id: str) -> str:
         return f"{self.base}grant:{id}"
 
+    def ended(self, id: str) -> str:
+        return f"{self.base}ended:{id}"
+
     def leader(self, job: str) -> str:
         return f"{self.base}leader:{job}"
 
@@ -152,6 +158,7 @@ class Keys:
             "WAKE": self.wake(""),
             "CONTROL": self.control(""),
             "GRANT": self.grant(""),
+            "ENDED": self.ended(""),
             "QUEUE": queue_owner(""),
         }
         names |= {"AWAITED": AWAITED, "UNAWAITED": UNAWAITED}

@@ -137,6 +137,18 @@ class LockManager:
         """
         return self._send(protocol.wait_for_grant(self.keys, id, timeout))
 
+    def watch(self, id: str) -> bool:
+        """Has the end of a request leave a sign, for any number of `wait_for_end`; False if it has
+        ended, or is unknown.
+        """
+        return self._run(protocol.watch(id))
+
+    def wait_for_end(self, id: str, timeout: float) -> bool:
+        """Blocks until a watched request ends, or `timeout` seconds have passed; returns whether it
+        has ended. Watch again in any case: a sign may be lost, and an id come again.
+        """
+        return self._send(protocol.wait_for_end(self.keys, id, timeout))
+
     def retire(self, claimant: Claimant) -> tuple[str, ...]:
         """Shuts out the ended executor of this slot; returns what it left: ids of its requests."""
         return self._run(protocol.retire(claimant))

@@ -233,6 +233,10 @@ def forget_entry(id: str, owner: str) -> Call[bool]:
     return Call("forget_entry", [id, owner], lambda reply: reply[0] == "forgotten")
 
 
+def watch(id: str) -> Call[bool]:
+    return Call("watch", [id], lambda reply: reply[0] == "watched")
+
+
 def suspect(owner: str) -> Call[tuple[float, float | None]]:
     return Call(
         "suspect",
@@ -330,6 +334,16 @@ def wait_for_grant(keys: Keys, id: str, timeout: float) -> Commands[Grant | None
         [keys.grant(id)],
         [("BLPOP", keys.grant(id), str(max(timeout, _SHORTEST_WAIT)))],
         lambda replies: Grant(id, int(replies[0][1])) if replies[0] else None,
+    )
+
+
+def wait_for_end(keys: Keys, id: str, timeout: float) -> Commands[bool]:
+    key = keys.ended(id)
+    return Commands(
+        "wait_for_end",
+        [key],
+        [("BLMOVE", key, key, "LEFT", "RIGHT", str(max(timeout, _SHORTEST_WAIT)))],
+        lambda replies: bool(replies[0]),
     )
 
 

@@ -10,6 +10,7 @@ from django_task_locks.locks.keys import QUEUE_OWNER, queue_owner
 from django_task_locks.locks.resources import normalized, resource_names
 
 _QUEUE = re.compile(r"\S{1,100}")
+_VERSION = re.compile(r"[^\s=]{1,100}")
 _SLOT = re.compile(r"[0-9]{1,6}\.[0-9]{1,15}")
 _END_OF_TIME = 253_402_300_800
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
@@ -37,6 +38,22 @@ def validated_priority(priority: object) -> int:
             "accepted, where a higher one goes first"
         )
     return int(priority)
+
+
+def validated_versions(versions: object) -> dict[str, str]:
+    """Returns the versions that a task needs, by name; raises InvalidTask unless they are texts of
+    1 to 100 printable characters.
+    """
+    if not isinstance(versions, Mapping) or not all(
+        isinstance(text, str) and _VERSION.fullmatch(text) and text.isprintable()
+        for item in versions.items()
+        for text in item
+    ):
+        raise InvalidTask(
+            f"versions {versions!r}: a dict of names to versions is accepted, both text of 1 to "
+            "100 printable characters without white space or '=', as in {'app': '2'}"
+        )
+    return dict(versions)
 
 
 def validated_label(label: object) -> str:

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -20,6 +20,7 @@ from django.db.models import Exists
 from django.db.utils import InterfaceError
 
 from django_task_locks import execution, moments, presence, releasing, retrying
+from django_task_locks.abilities import Abilities, can_run
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import new_lock_manager
 from django_task_locks.events import emit
@@ -60,6 +61,7 @@ class Orders:
     """What an executor is to do: the same for all of a worker.
 
     queues      None for all
+    versions    those that tasks may need to run here
     burst       end when nothing is left to do, here and in the worker's other executors
     max_tasks   tasks after which an executor is replaced; None for no limit
     max_memory  MB of memory after which it is replaced; None for no limit
@@ -67,6 +69,7 @@ class Orders:
 
     queues: frozenset[str] | None = None
     burst: bool = False
+    versions: Abilities = field(default_factory=dict)
     max_tasks: int | None = None
     max_memory: int | None = None
 
@@ -74,7 +77,8 @@ class Orders:
         return "all" if self.queues is None else ",".join(sorted(self.queues))
 
     def serves(self, lane: Lane) -> bool:
-        return not lane.versions and (self.queues is None or lane.queue in self.queues)
+        is_ours = self.queues is None or lane.queue in self.queues
+        return is_ours and can_run(self.versions, lane.versions)
 
 
 class Executor:

@@ -18,6 +18,7 @@ from django.db import DatabaseError, connections
 from django.db.utils import InterfaceError
 
 from django_task_locks import messages, presence, recovery, schedules
+from django_task_locks.abilities import as_json
 from django_task_locks.conf import Settings, get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
@@ -144,6 +145,7 @@ class Supervisor:
     def _incarnate(self) -> None:
         """Becomes a new owner: row, lock file, heartbeat, guard's deadline, control channel."""
         self._presence = presence.prepare(self._options.name, AppStatus.AppType.WORKER)
+        self._presence.status.versions = as_json(self._options.orders.versions)
         sent_at = now()
         try:
             presence.register(self._presence)

@@ -190,6 +190,19 @@ def a_request_waits_for_its_time(locks: LockManager, control: AnyClient) -> None
     assert locks.release("a") == Ended("done")
 
 
+def all_who_wait_for_an_end_see_the_sign(locks: LockManager, control: AnyClient) -> None:
+    locks.request(task("a", "r"))
+    assert locks.watch("a")
+    assert not locks.wait_for_end("a", 0.01)
+
+    locks.release("a")
+
+    assert locks.wait_for_end("a", 5)
+    assert locks.wait_for_end("a", 5)
+    assert not locks.watch("a")
+    control.delete(locks.keys.ended("a"))
+
+
 def a_requeued_task_keeps_its_place(locks: LockManager, control: AnyClient) -> None:
     locks.request(task("a", "r"))
     locks.request(task("b", "r"))
@@ -301,6 +314,7 @@ STEPS: list[Callable[[LockManager, AnyClient], None]] = [
     a_wait_of_no_time_ends_at_once,
     an_executor_is_woken_by_a_grant,
     a_request_waits_for_its_time,
+    all_who_wait_for_an_end_see_the_sign,
     a_requeued_task_keeps_its_place,
     more_waiters_than_one_call_examines_are_all_granted,
     a_process_comes_and_goes,

@@ -54,6 +54,7 @@ OPERATIONS: dict[str, Callable[[LockManager], object]] = {
     "release_owner of a process": lambda locks: locks.release_owner(WEB.owner, 1),
     "forget_owner": lambda locks: locks.forget_owner("lost@8"),
     "forget_entry": lambda locks: locks.forget_entry("held", WEB.owner),
+    "watch": lambda locks: locks.watch("queued"),
     "suspect": lambda locks: locks.suspect(WEB.owner),
     "inspect_request": lambda locks: locks.inspect_request("queued"),
     "inspect_resource": lambda locks: locks.inspect_resource("r1"),
@@ -76,6 +77,7 @@ def prepare(manager: LockManager) -> None:
     for id, resource in (("overdue", "r2"), ("overdue and free", "free")):
         manager.request(task(id, resource, run_after=FAR_AWAY))
         manager.client.zadd(KEYS.due, {id: 1})
+    manager.watch("held")
     manager.close_owner("gone@9")
     manager.suspect("lost@8")
     manager.send(WORKER.owner, "cancel held")

@@ -74,6 +74,8 @@ PLACES = [
     Place("wake", KEYS.wake("other")),
     Place("control", KEYS.control(WORKER.owner), "list"),
     Place("grant", KEYS.grant("waits"), "list"),
+    Place("ended", KEYS.ended("held"), "list"),
+    Place("ended", KEYS.ended("queued"), "list"),
     Place("leader", KEYS.leader("job"), "text"),
     Place("unsettled", KEYS.unsettled, "hash"),
     Place("seq", KEYS.seq),

@@ -39,6 +39,7 @@ CALLS: dict[str, Call[Any]] = {
         protocol.forget_owner("owner"),
         protocol.forget_entry("a", "owner"),
         protocol.suspect("owner"),
+        protocol.watch("a"),
         protocol.inspect_request("a"),
         protocol.inspect_resource("r"),
     )

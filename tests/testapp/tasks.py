@@ -17,7 +17,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
-from django_task_locks import current_task, dispatch, hold
+from django_task_locks import adispatch, current_task, dispatch, hold
 from tests.testapp.models import Book, Run
 
 _STAMPING = """
@@ -194,6 +194,27 @@ def nest_and_tidy_up(path: str) -> None:
     finally:
         with open(path, "a") as file:
             file.write("tidied up")
+
+
+def in_steps(count: int, seconds: float, path: str = "") -> None:
+    """Reports its progress after each step; with a path it goes on when a file appears there."""
+    task = current_task()
+    assert task is not None
+    for number in range(1, count + 1):
+        time.sleep(seconds)
+        task.report_progress(number, count, f"step {number}")
+    while path and not Path(path).exists():
+        time.sleep(0.01)
+
+
+def dispatch_and_wait(shared: list[str]) -> Any:
+    """The result of another task, which a worker runs meanwhile."""
+    return dispatch(record, ["inside"], shared=shared).wait(20)
+
+
+async def adispatch_and_wait() -> Any:
+    inner = await adispatch(arecord, ["inside"])
+    return await inner.await_result(20)
 
 
 async def acount_books() -> int:

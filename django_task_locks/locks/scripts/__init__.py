@@ -28,6 +28,7 @@ OPERATIONS = (
     "retire",
     "settle",
     "suspect",
+    "watch",
 )
 
 

@@ -269,5 +269,9 @@ local function finish(request)
   if request.state == 'due' then return {} end -- nobody waits for what it never had
   local granted = hand_over(request)
   for _, resource in ipairs(marked) do drop_mark(resource) end
+  -- All who wait for it see the sign; who comes later looks at the row.
+  if request.watched and type(redis.pcall('RPUSH', ENDED .. request.id, '1')) == 'number' then
+    redis.call('EXPIRE', ENDED .. request.id, 10)
+  end
   return granted
 end

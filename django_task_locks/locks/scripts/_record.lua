@@ -14,7 +14,7 @@ local function record_of(request)
   return cjson.encode({
     state = request.state, score = request.score, owner = request.owner, since = request.since,
     token = request.token, queue = request.queue, lane = request.lane, slot = request.slot,
-    label = request.label,
+    label = request.label, watched = request.watched,
     exclusive = request.exclusive[1] and request.exclusive,
     shared = request.shared[1] and request.shared,
   })

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from django_task_locks.abilities import abilities_from, own_abilities
 from django_task_locks.exceptions import InvalidTask
 from django_task_locks.locks.requests import validated_queue
 from django_task_locks.management.base import DatabaseCommand
@@ -20,6 +21,10 @@ class Command(DatabaseCommand):
         "Runs tasks until SIGTERM or SIGHUP (finishes what runs) or SIGINT (gives it "
         "TASK_LOCKS['shutdown_grace'] seconds, then aborts it)."
     )
+
+    def create_parser(self, *args: Any, **kwargs: Any) -> CommandParser:
+        # Every command has a --version, which tells Django's; here it tells what tasks may need.
+        return super().create_parser(*args, **{"conflict_handler": "resolve", **kwargs})
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -39,6 +44,13 @@ class Command(DatabaseCommand):
             action="append",
             metavar="QUEUE",
             help="serve this queue only; may be repeated (default: all queues)",
+        )
+        parser.add_argument(
+            "--version",
+            action="append",
+            metavar="NAME=VERSION",
+            help="run tasks that need this version, too; may be repeated, also for the same name "
+            "(default: TASK_LOCKS['versions'])",
         )
         parser.add_argument(
             "--concurrency",
@@ -88,6 +100,11 @@ class Command(DatabaseCommand):
             queues = [validated_queue(queue) for queue in options["queue"] or ()]
         except InvalidTask as error:
             raise CommandError(f"--queue: {error}") from None
+        try:
+            given = options["version"]
+            versions = own_abilities() if given is None else abilities_from(given)
+        except (InvalidTask, ImportError) as error:
+            raise CommandError(f"--version or TASK_LOCKS['versions']: {error}") from None
         log_to_terminal(as_json=options["json_logs"])
         if options["autoreload"]:
             sys.exit(reloading.run())
@@ -101,6 +118,7 @@ class Command(DatabaseCommand):
                     burst=options["burst"],
                     max_tasks=options["max_tasks_per_child"],
                     max_memory=options["max_memory_per_child"],
+                    versions=versions,
                 ),
             )
         )
