@@ -41,7 +41,8 @@ class Keys:
     wake:<lane>                   ZSET    one marker that idle executors block on; `wake:` is lit
                                           for a new lane and a new first one in `due`
     control:<owner>               LIST    messages to one process
-    grant:<id>                    LIST    the token, for the one that waits for this request in a process
+    grant:<id>                    LIST    the token, for the one that waits for this request in
+                                          a process
     leader:<job>                  STRING  who does a job that one process at a time may do
     unsettled                     HASH    resource to the score from which on its waiters are still
                                           to be examined after a release
