@@ -63,6 +63,7 @@ EVENTS = {
     "schedule.dispatched": Event(INFO, "dispatched by its schedule"),
     "schedule.skipped": Event(INFO, "left out: the task before is not complete"),
     "schedule.failed": Event(ERROR, "could not be dispatched; the next time is tried"),
+    "schedule.postponed": Event(WARNING, "schedules could not be looked at; that is tried again"),
     "schedule.not_told": Event(
         WARNING, "schedules have changed, but workers could not be told; they look in a while"
     ),

@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 from django.db.utils import InterfaceError
 
-from django_task_locks import messages, presence, recovery, schedules
+from django_task_locks import messages, presence, recovery
 from django_task_locks.abilities import as_json
 from django_task_locks.conf import Settings, get_settings
 from django_task_locks.connections import get_lock_manager
@@ -38,7 +38,7 @@ from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.heartbeat import Heartbeat
 from django_task_locks.worker.leftovers import SETTLING, Leftovers
 from django_task_locks.worker.os_signals import SupervisorSignals, unblock
-from django_task_locks.worker.schedule_watch import LINGER, ScheduleWatch
+from django_task_locks.worker.schedule_watch import ScheduleWatch
 from django_task_locks.worker.stopping import ABORTED, CANCELED, BodyStops
 
 _UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
@@ -73,11 +73,15 @@ class Supervisor:
         # Behind the executors' slots those of the children that do a job for the supervisor: one to
         # clean up, for each executor's slot one to settle what it has left, and one for schedules.
         self._cleanup_slot = options.concurrency
-        self._schedules_slot = 2 * options.concurrency + 1
-        self._schedule_watch = ScheduleWatch(self._settings)
         self._board = Board(2 * options.concurrency + 2)
         self._guard = Guard(self._board)
         self._children = Children(self._board, self._guard)
+        self._schedules = ScheduleWatch(
+            self._children,
+            2 * options.concurrency + 1,
+            self._settings.heartbeat_interval,
+            lingers=not options.orders.burst,
+        )
         self._signals = SupervisorSignals()
         self._generations = dict.fromkeys(range(options.concurrency), 0)
         self._start_at = dict.fromkeys(range(options.concurrency), 0.0)
@@ -233,7 +237,7 @@ class Supervisor:
         appointments = [now() + (_LONGEST_ROUND if self._is_busy() else _LONGEST_IDLE_ROUND)]
         appointments += self._stops.appointments()
         appointments += self._leftovers.appointments()
-        appointments.append(self._schedule_watch.look_at)
+        appointments.append(self._schedules.look_at)
         if self._children.is_any_lingering():
             appointments.append(now() + _LINGER_DELAY)
         appointments += [self._retry_at, self._abort_at or 0.0, *self._start_at.values()]
@@ -285,8 +289,7 @@ class Supervisor:
         if child.job:
             if child.job == SETTLING:
                 self._leftovers.note(exit)
-            if child.job == schedules.JOB and exit.status == 0 and not exit.signal:
-                self._schedule_watch.look_soon()  # it has left the time of the next look
+            self._schedules.note(exit)
             return
         stop = self._stops.forget(child)
         if exit.signal or exit.status not in (0, EXIT_WORN):
@@ -353,23 +356,10 @@ class Supervisor:
     # -- schedules -----------------------------------------------------------------------------
 
     def _heed_schedules(self) -> None:
-        """A child dispatches, for the same reason; it stays a while for what comes soon."""
-        if self._is_stopping or any(
-            child.job == schedules.JOB for child in self._children.running.values()
-        ):
-            return
-        if self._schedule_watch.is_turn(self._presence.owner):
+        """A child dispatches, for the same reason."""
+        if not self._is_stopping and self._schedules.is_turn(self._presence.owner):
             with self._nothing_open():
-                self._children.fork(
-                    self._schedules_slot, 0, self._dispatch_scheduled, job=schedules.JOB
-                )
-
-    def _dispatch_scheduled(self) -> int:
-        """In the child."""
-        self._forget_supervision()
-        unblock()
-        schedules.work(0.0 if self._options.orders.burst else LINGER)
-        return 0
+                self._schedules.start(self._forget_supervision)
 
     # -- forking -------------------------------------------------------------------------------
 

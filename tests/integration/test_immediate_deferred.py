@@ -9,8 +9,15 @@ from asgiref.sync import async_to_sync
 from django.db import OperationalError, connection, transaction
 from pytest_django import Settings
 
-from django_task_locks import adispatch, current_task, dispatch, presence, recovery, releasing
-from django_task_locks import immediate as immediate_tasks
+from django_task_locks import (
+    adispatch,
+    current_task,
+    dispatch,
+    presence,
+    recovery,
+    releasing,
+    retrying,
+)
 from django_task_locks.exceptions import InvalidTask
 from django_task_locks.locks import LockManager
 from django_task_locks.models import Task
@@ -268,7 +275,7 @@ class TestOutage:
         self, locks: LockManager, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(releasing, "release", lambda *args, **kwargs: None)
-        monkeypatch.setattr(immediate_tasks, "send_or_warn", lambda task: None)
+        monkeypatch.setattr(retrying, "send_or_warn", lambda task: None)
         with doing(never_ends):
             task = dispatch(bodies.arun, exclusive="a", immediate=True, on_timeout="defer")
         monkeypatch.undo()

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from redis import Redis
+
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import Claimant, Lane
@@ -74,14 +76,18 @@ def prepare(manager: LockManager) -> None:
     manager.request(task("queued last", "r2", shared=["r3"]))
     manager.request(hold("queued hold", "r1"))
     manager.request(task("later", "r1", shared=["s1"], run_after=FAR_AWAY))
-    for id, resource in (("overdue", "r2"), ("overdue and free", "free")):
-        manager.request(task(id, resource, run_after=FAR_AWAY))
-        manager.client.zadd(KEYS.due, {id: 1})
+    manager.request(task("overdue", "r2", run_after=FAR_AWAY))
+    manager.request(task("overdue and free", "free", run_after=FAR_AWAY))
     manager.watch("held")
     manager.close_owner("gone@9")
     manager.suspect("lost@8")
     manager.send(WORKER.owner, "cancel held")
     manager.lead("job", WORKER.owner, 60)
+
+
+def let_time_pass(client: Redis) -> None:
+    """Until the first requests of the scene are due."""
+    client.zadd(KEYS.due, {"overdue": 1, "overdue and free": 2})
 
 
 FAMILIES_OF_REQUESTS = (

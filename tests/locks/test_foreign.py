@@ -16,7 +16,7 @@ from django_task_locks.locks import LockManager
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import Blocked, Ended, Grant, Idle, Waiting
 from tests.locks.conftest import PREFIX
-from tests.locks.scene import KEYS, OPERATIONS, OTHER_LANE, is_intact, prepare
+from tests.locks.scene import KEYS, OPERATIONS, OTHER_LANE, is_intact, let_time_pass, prepare
 from tests.locks.snapshot import remove_all, snapshot
 from tests.locks.support import WEB, WORKER, Executor, hold, task
 
@@ -98,6 +98,7 @@ def test_the_scene_is_intact_without_anything_foreign(
     for operation in OPERATIONS.values():
         remove_all(redis_client, PREFIX)
         prepare(manager)
+        let_time_pass(redis_client)
         assert is_intact(snapshot(redis_client, PREFIX))
         operation(manager)
         assert is_intact(snapshot(redis_client, PREFIX))
@@ -113,6 +114,7 @@ def test_an_operation_does_all_or_nothing(
             continue
         remove_all(redis_client, PREFIX)
         prepare(manager)
+        let_time_pass(redis_client)
         redis_client.delete(place.key)
         write(redis_client, place.key)
         before = snapshot(redis_client, PREFIX)

@@ -642,7 +642,7 @@ class LockMachine(RuleBasedStateMachine):
         assert found.shared == tuple(sorted(request.shared))
         assert (found.token, found.score) == (request.token, layout.score(request))
         in_the_way = {other.id: other for other in self.model.in_the_way_of(request)}
-        assert bool(found.blockers) == (request.state == "waiting")
+        assert bool(found.blockers) == (request.state == "waiting" and bool(in_the_way))
         assert found.run_after == (request.due / 1000 if request.due else None)
         for blocker in found.blockers:
             other = in_the_way[blocker.id]

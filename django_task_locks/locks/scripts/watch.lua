@@ -1,6 +1,7 @@
 -- watch: notes that somebody waits for the end of a request, which then leaves a sign.
 --
 -- KEYS[1]   anchor
+-- KEYS[2]   absent
 -- ARGV[1]   id
 --
 -- returns {"watched"} | {"unknown"} | {"foreign", key}
