@@ -51,9 +51,11 @@ class ScheduleWatch:
             self.look_at = min(self.look_at, now() + seconds + _MARGIN)
         except TaskLocksError:
             pass  # the heartbeat tells of it
-        finally:
-            self._locks.transport.drop_connections()  # no fork may share one
         return False
+
+    def close(self) -> None:
+        """Closes its connection, which no fork may share; the next look opens one."""
+        self._locks.transport.drop_connections()
 
     def start(self, in_child: Callable[[], None]) -> None:
         """Nothing may be open in this process."""

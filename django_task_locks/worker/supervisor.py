@@ -364,7 +364,7 @@ class Supervisor:
     # -- forking -------------------------------------------------------------------------------
 
     def _nothing_open(self) -> NothingOpen:
-        return NothingOpen(self._heartbeat, self._control)
+        return NothingOpen(self._heartbeat, self._control, self._schedules)
 
     def _forget_supervision(self) -> None:
         self._signals.uninstall()

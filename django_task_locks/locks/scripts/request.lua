@@ -67,7 +67,7 @@ if known then
   -- whoever asks again for what waits has it looked at again, though nothing should have been missed:
   -- an operator may have deleted a lock
   each_resource(known, mark_awaited)
-  if is_grantable(known) then
+  if not is_closed(known) and is_grantable(known) then
     dequeue(known)
     grant(known)
   end
