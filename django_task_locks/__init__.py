@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from django_task_locks.context import current_task
     from django_task_locks.dispatching import acancel_task, adispatch, cancel_task, dispatch
-    from django_task_locks.execution import current_task
     from django_task_locks.holding import ahold, hold
 
 # Resolved on first use: importing the package must work before Django's settings are there.
@@ -16,7 +16,7 @@ _HOMES = {
     "adispatch": "dispatching",
     "ahold": "holding",
     "cancel_task": "dispatching",
-    "current_task": "execution",
+    "current_task": "context",
     "dispatch": "dispatching",
     "hold": "holding",
 }

@@ -7,7 +7,8 @@ class TaskLocksConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_task_locks import checks, receivers
+        from django_task_locks import checks, receivers, schedules
 
         checks.register_all()
         receivers.connect()
+        schedules.connect()

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -35,8 +35,13 @@ class Settings:
     immediate_time_limit  time that an immediate coroutine may take; None for no limit
     connect_timeout       time that a connection to Redis may take to be made
     reply_timeout         time that an answer of Redis may take
+    retry_delay           before the second attempt of a task; doubled with each further one, of
+                          which a random part is waited
+    retry_delay_limit     longest time between two attempts
     retries               how often an operation is sent again whose connection broke; after these
                           Redis counts as unavailable
+    versions              what tasks with `versions` this process can run, as {"app": ["1", "2"]};
+                          or a callable that returns it, or its dotted path
     run_dir               directory of the lock files that tell whether a process of this host lives
     """
 
@@ -49,7 +54,10 @@ class Settings:
     immediate_time_limit: float | None = 5.0
     connect_timeout: float = 3.0
     reply_timeout: float = 5.0
+    retry_delay: float = 1.0
+    retry_delay_limit: float = 600.0
     retries: int = 2
+    versions: Any = field(default_factory=dict)
     run_dir: str = ""
 
 
@@ -99,6 +107,12 @@ def _count(most: int) -> Callable[[Any], str | None]:
     return check
 
 
+def _versions(value: Any) -> str | None:
+    if callable(value) or isinstance(value, Mapping) or (isinstance(value, str) and "." in value):
+        return None  # what is in it is checked when it is used
+    return "a dict of names to versions, or a callable that returns one, is accepted"
+
+
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "redis": _redis,
     "prefix": _prefix,
@@ -109,7 +123,10 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "immediate_time_limit": _seconds(0.001, 86_400, optional=True),
     "connect_timeout": _seconds(0.01, 600),
     "reply_timeout": _seconds(0.01, 600),
+    "retry_delay": _seconds(0, 604_800),
+    "retry_delay_limit": _seconds(0, 604_800),
     "retries": _count(100),
+    "versions": _versions,
     "run_dir": _path,
 }
 

@@ -23,7 +23,9 @@ EVENTS = {
     "task.finished": Event(INFO, "finished"),
     "task.failed": Event(WARNING, "failed"),
     "task.canceled": Event(INFO, "canceled"),
+    "task.retry": Event(WARNING, "failed; another attempt follows"),
     "task.requeued": Event(WARNING, "handed back to the queue"),
+    "task.deferred": Event(INFO, "took too long here, and is left to a worker"),
     "task.not_sent": Event(
         WARNING, "dispatched, but its request could not be sent; clean-up sends it later"
     ),
@@ -32,6 +34,7 @@ EVENTS = {
         WARNING, "outcome refused: the task was taken from this process in the meantime"
     ),
     "task.not_claimable": Event(INFO, "not started: it was decided elsewhere in the meantime"),
+    "task.overdue": Event(WARNING, "time limit exceeded; it is stopped"),
     "task.unknown": Event(
         WARNING,
         "claimed, but this database does not know it: deleted, or another deployment uses the same "
@@ -40,6 +43,7 @@ EVENTS = {
     "task.cancel_not_sent": Event(
         WARNING, "canceling, but the message to its process could not be sent; its beat finds it"
     ),
+    "progress.not_stored": Event(WARNING, "progress could not be stored; the next report may be"),
     "release.postponed": Event(WARNING, "release could not be sent; it is repeated"),
     "release.repeated": Event(INFO, "release sent after all"),
     "presence.announced": Event(DEBUG, "process announced"),
@@ -56,7 +60,18 @@ EVENTS = {
     "embedded.ending": Event(INFO, "no user is left; ending the server"),
     "embedded.resisting": Event(ERROR, "server did not end on a signal"),
     "embedded.unreachable": Event(WARNING, "server cannot be reached"),
+    "schedule.dispatched": Event(INFO, "dispatched by its schedule"),
+    "schedule.skipped": Event(INFO, "left out: the task before is not complete"),
+    "schedule.failed": Event(ERROR, "could not be dispatched; the next time is tried"),
+    "schedule.postponed": Event(WARNING, "schedules could not be looked at; that is tried again"),
+    "schedule.not_told": Event(
+        WARNING, "schedules have changed, but workers could not be told; they look in a while"
+    ),
     "worker.started": Event(INFO, "worker started"),
+    "worker.reloading": Event(INFO, "source file changed; starting anew"),
+    "worker.reload_waits": Event(
+        WARNING, "worker ended; it is started again when a source file changes"
+    ),
     "worker.predecessor": Event(WARNING, "predecessor of the same name found"),
     "worker.stopping": Event(INFO, "stopping: no new tasks"),
     "worker.aborting": Event(WARNING, "aborting running tasks"),
@@ -76,6 +91,10 @@ EVENTS = {
     ),
     "executor.started": Event(DEBUG, "executor started"),
     "executor.ended": Event(DEBUG, "executor ended"),
+    "executor.worn": Event(INFO, "executor replaced by a fresh one"),
+    "executor.lingering": Event(
+        WARNING, "executor was killed, but something that it started does not end; its locks stay"
+    ),
     "executor.died": Event(WARNING, "executor died"),
     "executor.error": Event(ERROR, "unexpected error in an executor"),
     "recovery.missing": Event(WARNING, "process declared missing"),
@@ -106,8 +125,51 @@ def _shown(value: object) -> str:
     return shown if shown and is_plain else json.dumps(shown)
 
 
-def emit(name: str, /, *, exc_info: bool | BaseException = False, **fields: object) -> None:
-    """Logs the event with its fields; an exception is added with its traceback if asked for."""
+# What a person reads of the most frequent ones; an event that lacks a field is shown as any other.
+_SENTENCES = {
+    "task.started": "{name} started, waited {waited} [{task}]",
+    "task.finished": "{name} finished in {seconds}, waited {waited} [{task}]",
+    "task.failed": "{name} failed after {seconds}, waited {waited}: {reason} [{task}]",
+    "task.canceled": "{name} canceled after {seconds}, waited {waited} [{task}]",
+}
+
+
+def sentence(name: str, fields: Mapping[str, object]) -> str:
+    """The event in a sentence; empty if there is none for it."""
+    shown = {
+        key: _duration(value) if isinstance(value, float) else _printable(value)
+        for key, value in fields.items()
+    }
+    try:
+        return _SENTENCES[name].format_map(shown)
+    except KeyError:
+        return ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _printable(value: object) -> str:
+    shown = str(value)
+    return shown if shown.isprintable() else json.dumps(shown)
+
+
+def emit(
+    name: str,
+    /,
+    *,
+    exc_info: bool | BaseException = False,
+    traceback: str = "",
+    **fields: object,
+) -> None:
+    """Logs the event with its fields; an exception is added with its traceback if asked for, or the
+    text of a traceback for formatters that show it.
+    """
     event = EVENTS[name]
     logging.getLogger(f"django_task_locks.{name.partition('.')[0]}").log(
         event.level,
@@ -115,5 +177,5 @@ def emit(name: str, /, *, exc_info: bool | BaseException = False, **fields: obje
         event.wording,
         _Fields(fields),
         exc_info=exc_info,
-        extra={"event": name, "fields": fields},
+        extra={"event": name, "fields": fields, "traceback": traceback},
     )

@@ -18,6 +18,21 @@ class InvalidTask(TaskLocksError, ValueError):
     """The task cannot be dispatched as asked."""
 
 
+class InvalidProgress(TaskLocksError, ValueError):
+    """The progress cannot be reported."""
+
+
+class UniqueKeyTaken(TaskLocksError):
+    """An incomplete task has this unique key.
+
+    task  that task, as it was found
+    """
+
+    def __init__(self, message: str | None = None, task: Any = None) -> None:
+        super().__init__(message)
+        self.task = task
+
+
 class InvalidTransition(TaskLocksError):
     """The task is no longer in the state that this change needs; nothing was changed."""
 
@@ -60,6 +75,41 @@ class LockTimeout(TaskLocksError, TimeoutError):
 
     def __init__(self, message: str | None = None, blockers: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
+        self.blockers = blockers
+
+
+class TaskFailed(TaskLocksError):
+    """The task failed.
+
+    task   as it ended
+    error  its type, message and traceback, as the row has them
+    """
+
+    def __init__(self, message: str | None = None, task: Any = None) -> None:
+        super().__init__(message)
+        self.task = task
+
+    @property
+    def error(self) -> dict[str, str]:
+        return getattr(self.task, "error", None) or {}
+
+
+class TaskCanceled(TaskFailed):
+    """The task was canceled."""
+
+
+class TaskTimeout(TaskLocksError, TimeoutError):
+    """The task, or the group, did not end in time.
+
+    task      as it was at the end; of a group, the member that was waited for
+    blockers  who was in its way, as `locks.requests.Blocker`
+    """
+
+    def __init__(
+        self, message: str | None = None, task: Any = None, blockers: tuple[Any, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.task = task
         self.blockers = blockers
 
 

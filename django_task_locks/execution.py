@@ -2,9 +2,8 @@
 
 import asyncio
 import traceback
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import iscoroutine
 from typing import Any
@@ -13,21 +12,16 @@ from asgiref.sync import async_to_sync
 from django.db import DatabaseError, OperationalError, connections, router
 from django.utils.module_loading import import_string
 
-from django_task_locks import payloads, releasing
+from django_task_locks import driver_states, payloads, releasing, retry_rules
+from django_task_locks.context import as_current
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.models import Task, reason
+from django_task_locks.releasing import Release
 from django_task_locks.states import State
 
 _MAX_TRACEBACK = 20_000
 _MAX_MESSAGE = 4_000
-
-_current: ContextVar[Task | None] = ContextVar("django_task_locks_current_task", default=None)
-
-
-def current_task() -> Task | None:
-    """The task whose body runs here, in sync and in async code; None outside of one."""
-    return _current.get()
 
 
 class Interrupted(BaseException):
@@ -36,7 +30,16 @@ class Interrupted(BaseException):
     """
 
 
-class TimeLimitExceeded(Exception):
+def time_limit_exceeded(seconds: float) -> str:
+    """What a task says that took longer than it may."""
+    return f"Time limit of {seconds:.10g} s exceeded."
+
+
+class BodyFault(Exception):
+    """Something the body did for which its task fails, with this message."""
+
+
+class TimeLimitExceeded(BodyFault):
     """A coroutine took longer than it may."""
 
 
@@ -45,10 +48,17 @@ class Outcome:
     state: State
     result: Any = None
     error: dict[str, str] | None = None
+    # Of an exception: its class and all bases, as `retry_on` may name them.
+    kinds: frozenset[str] = frozenset()
+    has_timed_out: bool = False
 
     @classmethod
     def failed(cls, message: str) -> "Outcome":
         return cls(State.FAILED, error=reason(message))
+
+    @classmethod
+    def timed_out(cls, error: TimeLimitExceeded) -> "Outcome":
+        return cls(State.FAILED, error=reason(str(error)), has_timed_out=True)
 
     @classmethod
     def returned(cls, result: Any) -> "Outcome":
@@ -63,13 +73,18 @@ class Outcome:
     def raised(cls, error: BaseException) -> "Outcome":
         lines = traceback.format_exception(error)
         kind = type(error)
+        try:
+            message = str(error)
+        except Exception as reason:  # of an exception that is itself at fault
+            message = f"Its message cannot be shown ({type(reason).__name__})."
         return cls(
             State.FAILED,
             error={
                 "type": f"{kind.__module__}.{kind.__qualname__}",
-                "message": _storable(_shortened(str(error), _MAX_MESSAGE)),
+                "message": _storable(_shortened(message, _MAX_MESSAGE)),
                 "traceback": _storable("".join(lines)[-_MAX_TRACEBACK:]),
             },
+            kinds=retry_rules.kinds(error),
         )
 
 
@@ -79,15 +94,6 @@ def load_function(name: str) -> Callable[..., Any]:
     if not callable(function):
         raise ImportError(f"{name!r} is {function!r}, which cannot be called")
     return function  # type: ignore[no-any-return]
-
-
-@contextmanager
-def as_current(task: Task) -> Iterator[None]:
-    token = _current.set(task)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 Drive = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -106,6 +112,8 @@ def run(task: Task, drive: Drive = asyncio.run) -> Outcome:
             result = function(*task.args, **task.kwargs)
             return Outcome.returned(drive(result) if iscoroutine(result) else result)
         except TimeLimitExceeded as error:
+            return Outcome.timed_out(error)
+        except BodyFault as error:
             return Outcome.failed(str(error))
         except (Interrupted, KeyboardInterrupt, GeneratorExit):
             raise
@@ -130,7 +138,7 @@ async def within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> 
             return await coroutine
     except TimeoutError:
         if limit.expired():
-            raise TimeLimitExceeded(f"Time limit of {seconds:g} s exceeded.") from None
+            raise TimeLimitExceeded(time_limit_exceeded(seconds or 0)) from None
         raise
 
 
@@ -142,7 +150,7 @@ async def arun(task: Task, seconds: float | None) -> Outcome:
                 await within(load_function(task.name)(*task.args, **task.kwargs), seconds)
             )
         except TimeLimitExceeded as error:
-            return Outcome.failed(str(error))
+            return Outcome.timed_out(error)
         except (Interrupted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as error:
@@ -168,21 +176,42 @@ def aliases_in_transaction() -> set[str]:
         connection.alias
         for connection in connections.all(initialized_only=True)
         if connection.connection is not None
-        and (connection.in_atomic_block or connection.autocommit is False)
+        and (
+            connection.in_atomic_block
+            or connection.autocommit is False
+            or driver_states.is_in_transaction(connection.connection)
+        )
     }
 
 
 def with_connections_left(outcome: Outcome, before: Collection[str] = ()) -> Outcome:
-    """The outcome, unless the body left a transaction open that was not there `before`: that one is
-    rolled back, and what it wrote is lost.
+    """The outcome, unless a body that has succeeded left its connections in a state in which what
+    it wrote is lost.
     """
+    problem = tidy_connections(before)
+    return Outcome.failed(problem) if problem and outcome.state == State.COMPLETED else outcome
+
+
+def tidy_connections(before: Collection[str] = ()) -> str:
+    """Closes this thread's connections that are of no use to whoever comes next: closed behind
+    Django's back, or in a transaction that was not there `before`, which is rolled back. Says what
+    was wrong; empty if nothing was.
+    """
+    problem = ""
     for alias in aliases_in_transaction().difference(before):
+        _forget_connection(alias)
+        problem = f"The function left a transaction open on database {alias!r}; it was rolled back."
+    for connection in connections.all(initialized_only=True):
+        if connection.alias not in before and driver_states.is_closed(connection.connection):
+            _forget_connection(connection.alias)
+            problem = f"The function left the connection to database {connection.alias!r} unusable."
+    return problem
+
+
+def _forget_connection(alias: str) -> None:
+    with suppress(Exception):
         connections[alias].close()
-        del connections[alias]  # its successor knows of no transaction
-        outcome = Outcome.failed(
-            f"The function left a transaction open on database {alias!r}; it was rolled back."
-        )
-    return outcome
+    del connections[alias]  # its successor knows of no transaction
 
 
 def record(task: Task, outcome: Outcome) -> None:
@@ -218,7 +247,7 @@ def _record(task: Task, outcome: Outcome) -> None:
             emit("task.late", task=task.pk, outcome=outcome.state.value)
         # Gone, decided elsewhere, or recorded by an attempt whose reply was lost: this claim's lock
         # has no use any more.
-        releasing.release(str(task.pk), token)
+        releasing.release(Release(str(task.pk), token))
 
 
 def _present_row(task: Task) -> Task | None:

@@ -19,13 +19,14 @@ from django_task_locks.connections import (
     get_lock_manager,
     get_waiting_lock_manager,
 )
+from django_task_locks.context import running_tasks
 from django_task_locks.exceptions import (
     LockServiceUnavailable,
     LockTimeout,
     OwnerClosed,
     WouldDeadlock,
 )
-from django_task_locks.execution import current_task, ended
+from django_task_locks.execution import ended
 from django_task_locks.ids import uuid7
 from django_task_locks.locks.requests import (
     Blocked,
@@ -99,27 +100,22 @@ def hold(
     holds, InvalidResource and InvalidTask for bad arguments, LockServiceUnavailable, OwnerClosed.
     """
     arguments = (exclusive, shared, timeout, priority, label)
-    present = presence.present()
+    demand = _Demand(presence.present(), *arguments)
     try:
-        held = _acquire(_Demand(present, *arguments))
-    except OwnerClosed:
-        if not presence.renounce(present):
-            raise
-        held = _acquire(_Demand(presence.present(), *arguments))  # as who it is from now on
-    token = _held.set((*_held.get(), held))
-    try:
+        try:
+            held = _acquire(demand)
+        except OwnerClosed:
+            if not presence.renounce(demand.present):
+                raise
+            demand = _Demand(presence.present(), *arguments)  # as who it is from now on
+            held = _acquire(demand)
+        _held.set((*_held.get(), held))
         yield held
     finally:
-        _held.reset(token)
-        aliases = [
-            connection.alias
-            for connection in connections.all(initialized_only=True)
-            if connection.in_atomic_block
-        ]
-        if aliases:
-            releasing.release_at_transaction_end(aliases, held.id, held.token)
-        else:
-            releasing.release(held.id, held.token)
+        # Whatever happened, a grant that nobody uses (any more) must not stay, nor a place in a
+        # queue: so from the first moment on.
+        _held.set(demand.others(_held.get()))
+        demand.end()
 
 
 @asynccontextmanager
@@ -132,21 +128,21 @@ async def ahold(
     label: str = "",
 ) -> AsyncIterator[Held]:
     """As `hold`, without blocking the event loop. Canceled at any point, it leaves nothing."""
-    present = await sync_to_async(presence.present)()
     arguments = (exclusive, shared, timeout, priority, label)
+    demand = _Demand(await sync_to_async(presence.present)(), *arguments)
     try:
-        held = await _aacquire(_Demand(present, *arguments))
-    except OwnerClosed:
-        if not presence.renounce(present):
-            raise
-        present = await sync_to_async(presence.present)()
-        held = await _aacquire(_Demand(present, *arguments))
-    token = _held.set((*_held.get(), held))
-    try:
+        try:
+            held = await _aacquire(demand)
+        except OwnerClosed:
+            if not presence.renounce(demand.present):
+                raise
+            demand = _Demand(await sync_to_async(presence.present)(), *arguments)
+            held = await _aacquire(demand)
+        _held.set((*_held.get(), held))
         yield held
     finally:
-        _held.reset(token)
-        await _arelease(releasing.Release(held.id, held.token))
+        _held.set(demand.others(_held.get()))
+        await _arelease(demand.release)
 
 
 class _Demand:
@@ -161,10 +157,8 @@ class _Demand:
         priority: int,
         label: str,
     ) -> None:
-        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-        if timeout is not None and not (is_number and timeout >= 0):
-            raise ValueError(f"timeout {timeout!r}: seconds from 0, or None to wait, are accepted")
-        self.owner = present.owner
+        check_timeout(timeout)
+        self.present = present
         self.request = LockRequest(
             id=f"hold-{uuid7()}",
             exclusive=exclusive,
@@ -173,23 +167,19 @@ class _Demand:
             claimant=present.claimant,
             label=label or f"hold by {present.status.name} (pid {present.status.pid})",
         )
-        self.release = releasing.Release(self.request.id, owner=self.owner)
+        self.release = releasing.Release(self.request.id, owner=present.owner)
+        self.is_granted = False
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._ancestors = _ancestors()
         self._refuse_own_conflict()
 
     def _refuse_own_conflict(self) -> None:
-        for what, exclusive, shared in self._ancestors:
-            conflicts = (
-                set(self.request.exclusive) & {*exclusive, *shared}
-                or set(self.request.shared) & set(exclusive)
-            )  # fmt: skip
-            if conflicts:
-                raise WouldDeadlock(
-                    f"{sorted(conflicts)} is held by {what}, around this code: it would wait for "
-                    "itself; take what both need in the outer one"
-                )
+        if found := conflict_around(self.request.exclusive, self.request.shared):
+            raise WouldDeadlock(
+                f"{found}, around this code: it would wait for itself; take what both need in the "
+                "outer one"
+            )
 
     @property
     def must_not_wait(self) -> bool:
@@ -204,16 +194,40 @@ class _Demand:
         return max(0.0, min(longest, self._deadline - time.monotonic()))
 
     def granted(self, outcome: Grant) -> Held:
+        self.is_granted = True
         return Held(
             self.request.id,
             outcome.token or 0,
-            self.owner,
+            self.present.owner,
             self.request.exclusive,
             self.request.shared,
         )
 
+    def last_look(self, info: RequestInfo | None) -> Held:
+        """When the time is over: it may just have been granted."""
+        if info is not None and info.state == "held":
+            return self.granted(Grant(info.id, info.token))
+        raise self.refusal(info.blockers if info is not None else ())
+
+    def others(self, held: tuple[Held, ...]) -> tuple[Held, ...]:
+        return tuple(other for other in held if other.id != self.request.id)
+
+    def end(self) -> None:
+        """Releases what was granted or waits. Inside a transaction what was held stays so until its
+        end.
+        """
+        aliases = [
+            connection.alias
+            for connection in connections.all(initialized_only=True)
+            if connection.in_atomic_block
+        ]
+        if aliases and self.is_granted:
+            releasing.release_at_transaction_end(aliases, self.release)
+        else:
+            releasing.release(self.release)
+
     def refusal(self, blockers: tuple[Blocker, ...]) -> Exception:
-        named = "; ".join(map(_described, blockers)) or "unknown"
+        named = "; ".join(map(described, blockers)) or "unknown"
         if self._timeout is None:
             return WouldDeadlock(
                 f"{self._ancestors[0][0]} is held around this code, which would have to wait for: "
@@ -234,16 +248,40 @@ class _Demand:
         )
 
 
+def check_timeout(timeout: float | None) -> None:
+    """Raises ValueError unless it is seconds from 0, or None."""
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and timeout >= 0):
+        raise ValueError(f"timeout {timeout!r}: seconds from 0, or None to wait, are accepted")
+
+
+def conflict_around(exclusive: Iterable[str], shared: Iterable[str]) -> str:
+    """What is held around this code that a request for these would have to wait for; "" if it is
+    nothing.
+    """
+    for what, held_exclusive, held_shared in _ancestors():
+        conflicts = (
+            {*exclusive} & {*held_exclusive, *held_shared} or {*shared} & {*held_exclusive}
+        )  # fmt: skip
+        if conflicts:
+            return f"{sorted(conflicts)} is held by {what}"
+    return ""
+
+
 def _ancestors() -> list[tuple[str, Iterable[str], Iterable[str]]]:
     found: list[tuple[str, Iterable[str], Iterable[str]]] = [
         (f"hold {held.id}", held.exclusive, held.shared) for held in _held.get()
     ]
-    if (task := current_task()) is not None and task.exclusive + task.shared:
-        found.append((f"task {task.pk}", task.exclusive, task.shared))
+    found += [
+        (f"task {task.pk}", task.exclusive, task.shared)
+        for task in running_tasks()
+        if task.exclusive + task.shared
+    ]
     return found
 
 
-def _described(blocker: Blocker) -> str:
+def described(blocker: Blocker) -> str:
+    """A blocker in one line."""
     since = ""
     if blocker.since is not None:
         since = f" since {datetime.fromtimestamp(blocker.since, UTC).isoformat(timespec='seconds')}"
@@ -256,45 +294,30 @@ def _described(blocker: Blocker) -> str:
 
 def _acquire(demand: _Demand) -> Held:
     locks = get_waiting_lock_manager()
-    try:
-        if demand.must_not_wait:
-            outcome = locks.try_request(demand.request)
-        else:
-            outcome = locks.request(demand.request)
-        while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
-            granted = locks.wait_for_grant(demand.request.id, seconds)
-            outcome = granted or locks.request(demand.request)
-        if isinstance(outcome, Grant):
-            return demand.granted(outcome)
-        blockers = outcome.blockers if isinstance(outcome, Blocked) else None
-        if blockers is None and (info := locks.inspect_request(demand.request.id)):
-            blockers = info.blockers
-        raise demand.refusal(blockers or ())
-    except BaseException:
-        # Whatever happened, a grant that nobody will use must not stay; nor a place in a queue.
-        releasing.release(demand.release.id, owner=demand.owner)
-        raise
+    ask = locks.try_request if demand.must_not_wait else locks.request
+    outcome = ask(demand.request)
+    while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
+        granted = locks.wait_for_grant(demand.request.id, seconds)
+        outcome = granted or locks.request(demand.request)
+    if isinstance(outcome, Grant):
+        return demand.granted(outcome)
+    if isinstance(outcome, Blocked):
+        raise demand.refusal(outcome.blockers)
+    return demand.last_look(locks.inspect_request(demand.request.id))
 
 
 async def _aacquire(demand: _Demand) -> Held:
     locks = await get_async_lock_manager()
-    try:
-        if demand.must_not_wait:
-            outcome = await locks.try_request(demand.request)
-        else:
-            outcome = await locks.request(demand.request)
-        while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
-            granted = await locks.wait_for_grant(demand.request.id, seconds)
-            outcome = granted or await locks.request(demand.request)
-        if isinstance(outcome, Grant):
-            return demand.granted(outcome)
-        blockers = outcome.blockers if isinstance(outcome, Blocked) else None
-        if blockers is None and (info := await locks.inspect_request(demand.request.id)):
-            blockers = info.blockers
-        raise demand.refusal(blockers or ())
-    except BaseException:
-        await _arelease(demand.release)
-        raise
+    ask = locks.try_request if demand.must_not_wait else locks.request
+    outcome = await ask(demand.request)
+    while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
+        granted = await locks.wait_for_grant(demand.request.id, seconds)
+        outcome = granted or await locks.request(demand.request)
+    if isinstance(outcome, Grant):
+        return demand.granted(outcome)
+    if isinstance(outcome, Blocked):
+        raise demand.refusal(outcome.blockers)
+    return demand.last_look(await locks.inspect_request(demand.request.id))
 
 
 async def _arelease(release: releasing.Release) -> None:

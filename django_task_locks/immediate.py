@@ -9,20 +9,28 @@ from typing import Any
 from django.db import OperationalError, connections, router, transaction
 from django.db.utils import InterfaceError
 
-from django_task_locks import execution, presence, releasing
+from django_task_locks import execution, presence, releasing, retrying
+from django_task_locks.abilities import can_run, own_abilities
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import LockServiceUnavailable, OwnerClosed
+from django_task_locks.exceptions import (
+    InvalidTransition,
+    LockServiceUnavailable,
+    OwnerClosed,
+)
 from django_task_locks.execution import Interrupted, Outcome
+from django_task_locks.inserting import insert, make_room
 from django_task_locks.locks.requests import Grant
 from django_task_locks.managers import DatabaseNow
 from django_task_locks.models import Task, described, reason
-from django_task_locks.orders import lock_request
-from django_task_locks.states import State
+from django_task_locks.orders import Order, lock_request
+from django_task_locks.releasing import Release
+from django_task_locks.states import OnConflict, OnTimeout, State
 
 BLOCKED = "Resources temporarily unavailable."
 UNAVAILABLE = "Lock service unavailable."
+INCAPABLE = "This process does not have the versions that it needs."
 
 _PASSING = (OperationalError, InterfaceError)
 _FIRST_DELAY = 0.1
@@ -35,6 +43,7 @@ class ImmediateRun:
 
     task: Task
     alias: str
+    on_timeout: str = OnTimeout.FAIL
 
     def here(self) -> Task:
         try:
@@ -80,18 +89,36 @@ class ImmediateRun:
                 connections.close_all()
 
     def _record(self, outcome: Outcome) -> None:
+        if retrying.put_back(self.task, outcome):
+            retrying.leave_to_workers(self.task, self.alias)
+            return
+        if outcome.has_timed_out and self.on_timeout == OnTimeout.DEFER and self._deferred():
+            return
         execution.record(self.task, outcome)
         fields: dict[str, Any] = {"reason": described(self.task.error)} if self.task.error else {}
         emit(
-            "task.failed" if outcome.state == State.FAILED else "task.finished",
+            "task.failed" if self.task.state == State.FAILED else "task.finished",
             task=self.task.pk,
             name=self.task.name,
             state=self.task.state,
             **fields,
         )
 
+    def _deferred(self) -> bool:
+        """Leaves the task to a worker: the row first, then its request. False if somebody has
+        decided the task, or wants it to end.
+        """
+        task, token = self.task, self.task.lock_token
+        try:
+            task.hand_back(token=token)
+        except InvalidTransition:
+            return False
+        emit("task.deferred", task=task.pk, name=task.name)
+        retrying.leave_to_workers(task, self.alias)
+        return True
+
     def _run(self) -> Outcome:
-        drive = execution.drive_within(get_settings().immediate_time_limit)
+        drive = execution.drive_within(time_limit(self.task))
         if not transaction.get_connection(self.alias).in_atomic_block:
             before = execution.aliases_in_transaction()
             return execution.with_connections_left(execution.run(self.task, drive), before)
@@ -111,10 +138,20 @@ class _Undo(Exception):
 CANCELED_BY_CALLER = Outcome(State.CANCELED, error=reason("Canceled by its caller."))
 
 
-def acquire(task: Task) -> ImmediateRun | str:
-    """Takes the locks and writes the row as running; or says why the locks are not to be had: then
-    nothing is written.
+def time_limit(task: Task) -> float | None:
+    """Seconds that an immediate coroutine may take; None for no limit."""
+    return task.time_limit or get_settings().immediate_time_limit
+
+
+def acquire(order: Order, task: Task) -> ImmediateRun | str:
+    """Takes the locks and writes the row as running; or says why it cannot run here: then nothing
+    is written. Raises UniqueKeyTaken.
     """
+    is_able = not task.versions or can_run(own_abilities(), task.versions)
+    if is_able or order.on_conflict != OnConflict.REPLACE:
+        make_room(task, order.on_conflict)
+    if not is_able:
+        return INCAPABLE
     present = presence.present()
     id = str(task.pk)
     try:
@@ -122,23 +159,26 @@ def acquire(task: Task) -> ImmediateRun | str:
     except OwnerClosed:
         if not presence.renounce(present):
             raise
-        return acquire(task)  # as the process that it is from now on
+        return acquire(order, task)  # as the process that it is from now on
     except LockServiceUnavailable:
         # It may have been granted all the same.
-        releasing.release(id, owner=present.owner)
+        releasing.release(Release(id, owner=present.owner))
         return UNAVAILABLE
+    except BaseException:  # an interrupt, after which it may have been granted as well
+        releasing.release(Release(id, owner=present.owner))
+        raise
     if not isinstance(outcome, Grant) or outcome.token is None:
         return BLOCKED
     alias = router.db_for_write(Task)
     try:
         if transaction.get_connection(alias).in_atomic_block:
-            releasing.release_at_transaction_end([alias], id, outcome.token)
+            releasing.release_at_transaction_end([alias], Release(id, outcome.token))
         task.state = State.RUNNING
         task.app_lock = present.status
         task.worker_name = present.status.name
         task.lock_token = outcome.token
         task.started_at = DatabaseNow()
-        task.save(using=alias, force_insert=True)
+        insert(task, order.on_conflict)
         task.__dict__.pop("started_at", None)
     except Interrupted:
         raise  # the row may be there: this executor's supervisor looks, and releases
@@ -148,7 +188,7 @@ def acquire(task: Task) -> ImmediateRun | str:
             # database is back.
             ImmediateRun(task, alias).record_later(Outcome.failed("Its start was not confirmed."))
         else:
-            releasing.release(id, outcome.token)
+            releasing.release(Release(id, outcome.token))
         raise
     task.announce(State.WAITING)
-    return ImmediateRun(task, alias)
+    return ImmediateRun(task, alias, order.on_timeout)

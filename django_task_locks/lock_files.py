@@ -19,17 +19,17 @@ class LockFile:
         """Raises OSError where the directory cannot be made or written."""
         self.path = path_of(directory, owner)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Only now: a reader that finds the owner in the file knows that it was locked before.
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, owner.encode())
+        os.ftruncate(self.descriptor, 0)
+        os.write(self.descriptor, owner.encode())
 
     def remove(self) -> None:
         """Ends the proof; for the process itself, after it has nothing left to protect."""
         self.path.unlink(missing_ok=True)
         with suppress(OSError):
-            os.close(self._descriptor)
+            os.close(self.descriptor)
 
 
 def path_of(directory: str | Path, owner: str) -> Path:

@@ -2,18 +2,32 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 
-from django_task_locks import signals, states
-from django_task_locks.exceptions import InvalidTransition
+from django_task_locks import progress, recurrence, signals, states
+from django_task_locks.exceptions import InvalidTask, InvalidTransition
 from django_task_locks.ids import uuid7
 from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, TaskQuerySet
 from django_task_locks.states import OnWorkerLoss, State
 
-__all__ = ["AppStatus", "OnWorkerLoss", "State", "Task", "TaskGroup", "described", "reason"]
+__all__ = [
+    "AppStatus",
+    "GroupSummary",
+    "OnWorkerLoss",
+    "State",
+    "Task",
+    "TaskGroup",
+    "TaskSchedule",
+    "described",
+    "reason",
+]
 
 if TYPE_CHECKING:
     _TextField = models.TextField[Any, Any]
@@ -80,14 +94,72 @@ class AppStatus(models.Model):
 
 
 class TaskGroup(models.Model):
-    """Tasks that belong together."""
+    """Tasks that belong together: `dispatch(..., task_group=group)`; `group.tasks` are its members.
+
+    It has finished when the last member that it had has come to a final state: `finished_at` is
+    set, once, and `signals.task_group_finished` is sent. From then on it takes no more members. A
+    group that never had one never finishes.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     description = models.TextField(blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    finished_at = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
 
     def __str__(self) -> str:
         return self.description or str(self.pk)
+
+    def summary(self) -> "GroupSummary":
+        """How many members there are in each state, by one query."""
+        rows = Task.objects.using(router.db_for_write(Task)).filter(task_group=self)
+        found = dict(rows.order_by().values_list("state").annotate(models.Count("pk")))
+        return GroupSummary({state: found.get(state, 0) for state in State})
+
+    async def asummary(self) -> "GroupSummary":
+        """As `summary`."""
+        return await sync_to_async(self.summary)()
+
+    def cancel(self) -> int:
+        """Cancels the members that have not ended, each as `cancel_task` does: those that run stop
+        a moment later. Returns how many it were. A member dispatched afterwards is not concerned.
+        """
+        from django_task_locks.dispatching import cancel_members
+
+        return cancel_members(self)
+
+    async def acancel(self) -> int:
+        """As `cancel`."""
+        return await sync_to_async(self.cancel)()
+
+    def wait(self, timeout: float | None = None) -> "GroupSummary":
+        """Returns when all members have ended, however they did; the other rules are those of
+        `Task.wait`. Raises TaskTimeout, WouldDeadlock.
+        """
+        from django_task_locks import waiting
+
+        return waiting.here(waiting.end_of_group(self, timeout))
+
+    async def await_finished(self, timeout: float | None = None) -> "GroupSummary":
+        """As `wait`."""
+        from django_task_locks import waiting
+
+        return await waiting.there(waiting.end_of_group(self, timeout))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """How many members of a group there are in each state."""
+
+    counts: dict[State, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def done(self) -> int:
+        """How many have ended, in whichever final state."""
+        return sum(count for state, count in self.counts.items() if state.is_final)
 
 
 class Task(models.Model):
@@ -119,7 +191,13 @@ class Task(models.Model):
     )
     max_attempts = models.PositiveSmallIntegerField(default=1)
     attempt = models.PositiveSmallIntegerField(default=1)
+    retry_on = models.JSONField(default=list, blank=True)
+    retry_delay = models.FloatField(null=True, blank=True)
+    time_limit = models.FloatField(null=True, blank=True)
     unique_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
+    # What stands for the key while the task is incomplete; NULL, of which every database accepts
+    # many, from its final transition on.
+    key_claim = models.CharField(max_length=64, null=True, editable=False, unique=True)  # noqa: DJ001
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -154,6 +232,7 @@ class Task(models.Model):
     class Meta:
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["state", "id"], name="task_locks_state"),
+            models.Index(fields=["task_group", "state"], name="task_locks_group_state"),
         ]
 
     def __str__(self) -> str:
@@ -162,6 +241,52 @@ class Task(models.Model):
     @property
     def is_final(self) -> bool:
         return State(self.state).is_final
+
+    # -- for its callers -------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """The task's result, as soon as it has ended; this instance is loaded anew.
+
+        timeout  seconds to wait; 0 only looks, None waits as long as it takes
+
+        Who waits is woken by the lock service, from any number of processes; while that is away,
+        the row is looked at once a second at most.
+
+        Raises TaskFailed or TaskCanceled, with the error that was stored; TaskTimeout, which names
+        who is in the way; WouldDeadlock where the task cannot end before this code does: in its own
+        body, while this code holds what it waits for, inside a transaction. Whoever waits in a
+        worker's task occupies its executor: leave others for those that are waited for.
+        """
+        from django_task_locks import waiting
+
+        return waiting.here(waiting.result_of(self, timeout))
+
+    async def await_result(self, timeout: float | None = None) -> Any:
+        """As `wait`, without blocking the event loop."""
+        from django_task_locks import waiting
+
+        return await waiting.there(waiting.result_of(self, timeout))
+
+    # -- for its body ----------------------------------------------------------------------------
+
+    has_news = False
+
+    def report_progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Stores in `progress` how far this task has come; for its own code, sync or async.
+
+        done, total  numbers in whatever unit; total may be unknown
+        message      text of up to 1,000 characters
+
+        It never waits and never fails for a database that is away: a thread stores the last value
+        at most once a second, past any transaction of the body, and the outcome brings the very
+        last. Raises InvalidProgress for values that cannot be stored, and outside of the body.
+        """
+        progress.report(self, done, total, message)
+
+    def store_progress(self) -> None:
+        """Writes it now, while the row is this claim's and runs."""
+        rows = self._rows().filter(state__in=State.owned(), lock_token=self.lock_token)
+        rows.update(progress=self.progress)
 
     # -- state machine ---------------------------------------------------------------------------
 
@@ -190,6 +315,7 @@ class Task(models.Model):
         sources: Iterable[states.State] = (State.RUNNING,),
     ) -> None:
         """To a final state, by whoever may decide for the claim with this token."""
+        news = {"progress": self.progress} if self.has_news else {}
         self._change(
             list(sources),
             state,
@@ -198,6 +324,7 @@ class Task(models.Model):
             error=error,
             app_lock=None,
             finished_at=DatabaseNow(),
+            **news,
         )
 
     def request_cancel(self) -> None:
@@ -205,18 +332,27 @@ class Task(models.Model):
         comes; raises InvalidTransition if it is neither.
         """
         try:
-            self._change(
-                [State.WAITING],
-                State.CANCELED,
-                {},
-                error=reason("Canceled before it started."),
-                finished_at=DatabaseNow(),
-            )
+            self.cancel_unstarted("Canceled before it started.")
         except InvalidTransition:
             self._change([State.RUNNING], State.CANCELING, {})
 
-    def put_back(self, *, token: int) -> None:
-        """running to waiting after its process was lost: another attempt."""
+    def cancel_unstarted(self, why: str) -> None:
+        """waiting to canceled, and nothing else."""
+        self._change(
+            [State.WAITING], State.CANCELED, {}, error=reason(why), finished_at=DatabaseNow()
+        )
+
+    def put_back(
+        self,
+        *,
+        token: int,
+        error: dict[str, str] | None = None,
+        run_after: datetime | None = None,
+    ) -> None:
+        """running to waiting: another attempt, after its process was lost, or with the `error` of
+        the last one after `run_after`.
+        """
+        changes = {} if run_after is None else {"error": error, "run_after": run_after}
         self._change(
             [State.RUNNING],
             State.WAITING,
@@ -224,6 +360,13 @@ class Task(models.Model):
             app_lock=None,
             attempt=self.attempt + 1,
             started_at=None,
+            **changes,
+        )
+
+    def hand_back(self, *, token: int) -> None:
+        """running to waiting, by who has it and does not go on: the same attempt starts anew."""
+        self._change(
+            [State.RUNNING], State.WAITING, {"lock_token": token}, app_lock=None, started_at=None
         )
 
     def fence(self, token: int) -> bool:
@@ -245,6 +388,8 @@ class Task(models.Model):
         **changes: Any,
     ) -> None:
         rows = self._rows().filter(state__in=sources, **guard)
+        if target.is_final:
+            changes["key_claim"] = None
         if not rows.update(state=target, **changes):
             expected = " or ".join(source.value for source in sources)
             conditions = "".join(f", {name}={value!r}" for name, value in guard.items())
@@ -272,6 +417,64 @@ class Task(models.Model):
             using=router.db_for_write(Task, instance=self),
             robust=True,
         )
+
+
+class TaskSchedule(models.Model):
+    """What is dispatched again and again, and when next. `schedules.set_schedule` makes one.
+
+    interval, cron   seconds between two tasks, or a cron expression: one of them
+    next_run         None until somebody has looked at it
+    last_task        the one dispatched at `last_run`, though its row may be gone
+    last_error       why the last time came to no task
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=200, unique=True)
+    function = models.CharField(max_length=255)
+    args = models.JSONField(default=list, blank=True)
+    kwargs = models.JSONField(default=dict, blank=True)
+    exclusive = NamesField(default=list, blank=True)
+    shared = NamesField(default=list, blank=True)
+    queue = models.CharField(max_length=100, default="default")
+    priority = models.SmallIntegerField(default=0)
+    interval = models.FloatField(null=True, blank=True)
+    cron = models.CharField(max_length=100, blank=True)
+    time_zone = models.CharField(max_length=100, blank=True)
+    skip_if_running = models.BooleanField(default=True)
+    enabled = models.BooleanField(default=True)
+    next_run = models.DateTimeField(null=True, blank=True)
+    last_run = models.DateTimeField(null=True, blank=True)
+    last_task = models.ForeignKey(
+        Task, models.DO_NOTHING, null=True, blank=True, db_constraint=False, related_name="+"
+    )
+    last_error = models.TextField(blank=True)
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["enabled", "next_run"], name="task_locks_schedule_next"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        try:
+            self.check_timing()
+        except InvalidTask as error:
+            raise ValidationError(str(error)) from error
+
+    def check_timing(self) -> None:
+        """Raises InvalidTask unless it has an interval or a cron expression, and a known zone."""
+        if (self.interval is None) is not bool(self.cron):
+            raise InvalidTask(
+                f"interval {self.interval!r} and cron expression {self.cron!r} of {self.name}: "
+                "one of them is accepted"
+            )
+        if self.interval is not None:
+            recurrence.validated_interval(self.interval, self.name)
+        else:
+            recurrence.validated_cron(self.cron, self.name)
+        recurrence.validated_zone(self.time_zone, self.name)
 
 
 def reason(message: str) -> dict[str, str]:

@@ -7,19 +7,23 @@ from typing import Any
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from django_task_locks import payloads
+from django_task_locks import moments, payloads, retry_rules
+from django_task_locks.context import current_task
 from django_task_locks.exceptions import InvalidTask
-from django_task_locks.execution import current_task, load_function
+from django_task_locks.execution import load_function
 from django_task_locks.locks.requests import (
     Claimant,
     Lane,
     LockRequest,
     validated_priority,
     validated_queue,
+    validated_versions,
 )
 from django_task_locks.locks.resources import normalized, resource_names
 from django_task_locks.models import Task, TaskGroup
-from django_task_locks.states import OnWorkerLoss
+from django_task_locks.states import OnConflict, OnTimeout, OnWorkerLoss
+
+_TIME_LIMITS = (0.01, 31_536_000)
 
 
 def resolved(func: Any) -> tuple[str, Callable[..., Any]]:
@@ -61,6 +65,14 @@ class Order:
     task_group: Any
     on_worker_loss: Any
     max_attempts: Any
+    run_after: Any
+    retry_on: Any
+    retry_delay: Any
+    time_limit: Any
+    versions: Any
+    unique_key: Any
+    on_conflict: Any
+    on_timeout: Any
 
     def task(self) -> Task:
         name, _ = resolved(self.func)
@@ -68,6 +80,8 @@ class Order:
             raise InvalidTask(f"function {name!r}: a path of up to 255 characters is accepted")
         self._check_arguments(name)
         self._check_options(name)
+        self._check_times(name)
+        self._check_unique_key(name)
         exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
         return Task(
             name=name,
@@ -82,6 +96,14 @@ class Order:
             task_group=self.task_group,
             on_worker_loss=self.on_worker_loss,
             max_attempts=self.max_attempts,
+            run_after=moments.moment(self.run_after, "run_after", name),
+            retry_on=retry_rules.exception_paths(self.retry_on, name),
+            retry_delay=moments.validated_seconds(
+                self.retry_delay, "retry_delay", name, 0, retry_rules.MOST_SECONDS
+            ),
+            time_limit=validated_time_limit(self.time_limit, name),
+            versions=validated_versions({} if self.versions is None else self.versions),
+            unique_key=self.unique_key,
             parent_task=current_task(),
             created_at=timezone.now(),
         )
@@ -125,6 +147,59 @@ class Order:
         if group is not None and (not isinstance(group, TaskGroup) or group._state.adding):
             raise InvalidTask(f"task_group {group!r} of {name}: a saved TaskGroup is accepted")
 
+    def _check_times(self, name: str) -> None:
+        if self.run_after is not None and self.immediate:
+            raise InvalidTask(
+                f"run_after {self.run_after!r} of {name} with immediate=True: give one of them"
+            )
+        if self.retry_on and self.max_attempts == 1:
+            raise InvalidTask(
+                f"retry_on {self.retry_on!r} of {name} with max_attempts 1 leaves no other "
+                "attempt: give max_attempts=2 or more"
+            )
+        if self.retry_on and not self.deferred:
+            raise InvalidTask(
+                f"retry_on {self.retry_on!r} of {name} with deferred=False: workers make further "
+                "attempts, so give deferred=True"
+            )
+
+    def _check_unique_key(self, name: str) -> None:
+        key = self.unique_key
+        if self.on_conflict not in OnConflict.values:
+            raise InvalidTask(
+                f"on_conflict {self.on_conflict!r} of {name}: "
+                f"{', '.join(map(repr, OnConflict.values))} are accepted"
+            )
+        if key is not None and (
+            not isinstance(key, str) or not 1 <= len(key) <= 255 or payloads.problem(key)
+        ):
+            raise InvalidTask(
+                f"unique_key {key!r} of {name}: text of 1 to 255 characters that can be stored as "
+                "JSON, or None, is accepted"
+            )
+        if self.on_timeout not in OnTimeout.values:
+            raise InvalidTask(
+                f"on_timeout {self.on_timeout!r} of {name}: "
+                f"{' or '.join(map(repr, OnTimeout.values))} is accepted"
+            )
+        if self.on_timeout == OnTimeout.DEFER and not (self.immediate and self.deferred):
+            raise InvalidTask(
+                f"on_timeout 'defer' of {name} hands an immediate task to a worker: it needs "
+                "immediate=True and deferred=True"
+            )
+
+
+def validated_time_limit(value: Any, name: str) -> float | None:
+    """Seconds that the function may take, or None for no limit of its own."""
+    if value is None:
+        return None
+    low, high = _TIME_LIMITS
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidTask(
+            f"time_limit {value!r} of {name}: seconds from {low:g} to {high:,} or None are accepted"
+        )
+    return float(value)
+
 
 def lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:
     return LockRequest(
@@ -135,4 +210,5 @@ def lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:
         lane=Lane(queue=task.queue, versions=task.versions),
         claimant=claimant,
         label=task.name,
+        run_after=None if claimant else moments.unix(task.run_after),
     )

@@ -5,9 +5,10 @@ from typing import Any
 from django.db import transaction
 from django.db.models.signals import pre_delete
 
-from django_task_locks import messages, releasing
+from django_task_locks import grouping, messages, releasing
 from django_task_locks.locks.keys import queue_owner
 from django_task_locks.models import AppStatus, Task
+from django_task_locks.releasing import Release
 from django_task_locks.signals import task_state_changed
 from django_task_locks.states import State
 
@@ -19,7 +20,13 @@ def release_on_final_state(
         return
     # A task that never started is nobody's: whoever has just claimed it will find it final. One
     # that ran is released for the claim that ran it and for no later one.
-    releasing.release(str(task.pk), None if old_state == State.WAITING else task.lock_token)
+    token = None if old_state == State.WAITING else task.lock_token
+    releasing.release(Release(str(task.pk), token))
+
+
+def end_group(sender: type[Task], task: Task, new_state: State, **kwargs: Any) -> None:
+    if new_state.is_final and task.task_group_id is not None:
+        grouping.finish_if_done(task.task_group_id)
 
 
 def stop_on_delete(sender: type[Task], instance: Task, using: str, **kwargs: Any) -> None:
@@ -38,7 +45,7 @@ def stop_on_delete(sender: type[Task], instance: Task, using: str, **kwargs: Any
 
         def leave() -> None:
             # Only while nobody has claimed it: it may start between the look and the deletion.
-            releasing.release(str(present.pk), owner=queue_owner(present.queue))
+            releasing.release(Release(str(present.pk), owner=queue_owner(present.queue)))
 
     # No partial: Django asks a hook that fails for its __qualname__.
     transaction.on_commit(leave, using=using, robust=True)
@@ -46,4 +53,6 @@ def stop_on_delete(sender: type[Task], instance: Task, using: str, **kwargs: Any
 
 def connect() -> None:
     task_state_changed.connect(release_on_final_state, dispatch_uid="django_task_locks.release")
+    # After the release: what others wait for goes first.
+    task_state_changed.connect(end_group, dispatch_uid="django_task_locks.group")
     pre_delete.connect(stop_on_delete, sender=Task, dispatch_uid="django_task_locks.delete")

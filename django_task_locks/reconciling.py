@@ -4,7 +4,7 @@ from uuid import UUID
 
 from django.db import router
 
-from django_task_locks import dispatching
+from django_task_locks import dispatching, grouping
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.locks.keys import queue_owner
@@ -85,3 +85,14 @@ def _send(id: UUID, report: Report) -> None:
         # And a third: sent after its end it would wait for nobody.
         if not _tasks().incomplete().filter(pk=id).exists():
             get_lock_manager().release(str(id))
+
+
+# -- groups that nobody has marked as finished -----------------------------------------------------
+
+
+def finish_groups(report: Report) -> None:
+    for pk in grouping.overdue():
+        why = "all of its tasks have ended, and nobody has said so"
+        with report.step("group", str(pk), "", why, "mark as finished"):
+            if not report.dry_run:
+                grouping.finish_if_done(pk)

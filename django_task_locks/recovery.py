@@ -75,6 +75,7 @@ def clean_up(
         _clean_unowned(report)
         reconciling.clean_queues(report)
         reconciling.send_unsent(report)
+        reconciling.finish_groups(report)
     if report.steps and not dry_run:
         emit("recovery.finished", steps=len(report.steps), failed=len(report.failures))
     return report

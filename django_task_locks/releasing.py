@@ -63,19 +63,22 @@ def add_sink(sink: Sink) -> None:
     _State.sinks.append(sink)
 
 
-def release(id: str, token: int | None = None, owner: str = "") -> None:
-    """Releases; never raises for a lock service that is away."""
-    item = Release(id, token, owner)
+def release(item: Release) -> None:
+    """Releases; never raises for a lock service that is away. Interrupted, it releases later."""
     if any(sink(item) for sink in _State.sinks):
         return
     try:
         item.send()
     except LockServiceUnavailable as error:
-        emit("release.postponed", request=id, error=error)
+        emit("release.postponed", request=item.id, error=error)
         postpone(item)
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            postpone(item)
+        raise
 
 
-def release_at_transaction_end(aliases: Iterable[str], id: str, token: int) -> None:
+def release_at_transaction_end(aliases: Iterable[str], item: Release) -> None:
     """Releases when the present transactions on these databases have ended, whichever way: commit,
     rollback, rollback of a savepoint, lost connection.
 
@@ -91,7 +94,7 @@ def release_at_transaction_end(aliases: Iterable[str], id: str, token: int) -> N
 
     def end() -> None:
         if os.getpid() == pid:
-            release(id, token)
+            release(item)
 
     weakref.finalize(guard, end).atexit = False
 

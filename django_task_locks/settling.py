@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db import router
 
-from django_task_locks import dispatching
+from django_task_locks import dispatching, moments
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
@@ -31,10 +31,10 @@ def may_retry(task: Task) -> bool:
     )
 
 
-def settle_task(task: Task, why: str) -> bool:
+def settle_task(task: Task, why: str, *, is_its_fault: bool = False) -> bool:
     """Decides a running or canceling task whose code can run no more: canceled if it was being
     canceled, handed back if it may have another attempt, else failed with the reason. Its lock
-    follows. False if somebody else decided it first.
+    follows. With is_its_fault it gets no other attempt. False if somebody else decided it first.
     """
     token = task.lock_token
     try:
@@ -45,7 +45,7 @@ def settle_task(task: Task, why: str) -> bool:
                 error=reason(CANCELED),
                 sources=[State.CANCELING],
             )
-        elif may_retry(task):
+        elif may_retry(task) and not is_its_fault:
             task.put_back(token=token)
         else:
             task.finish(State.FAILED, token=token, error=reason(why))
@@ -56,7 +56,7 @@ def settle_task(task: Task, why: str) -> bool:
     return True
 
 
-def settle_request(id: str, owner: str, why: str) -> str:
+def settle_request(id: str, owner: str, why: str, *, is_its_fault: bool = False) -> str:
     """Ends a dead owner's request in the lock manager, by what its task's row says.
 
     Returns what was done: "released", "requeued", "forgotten" (it is no longer this owner's), or
@@ -73,13 +73,14 @@ def settle_request(id: str, owner: str, why: str) -> str:
         Task(pk=pk).fence(info.token)
     task = find_task(id)
     if task is not None and task.state in State.owned() and task.lock_token == info.token:
-        if not settle_task(task, why):
+        if not settle_task(task, why, is_its_fault=is_its_fault):
             task = find_task(id)
         info = manager.inspect_request(id)
         if info is None or info.owner != owner:
             return "released"  # it followed the task's state
     if task is not None and task.state == State.WAITING:
-        if not manager.requeue(id, owner=owner, token=info.token).is_done:
+        run_after = moments.unix(task.run_after)
+        if not manager.requeue(id, owner=owner, token=info.token, run_after=run_after).is_done:
             # An immediate task's request was its process's own and cannot wait: it is sent anew.
             manager.release(id, owner=owner, token=info.token)
             dispatching.send_request(task)

@@ -28,3 +28,18 @@ class State(TextChoices):
 class OnWorkerLoss(TextChoices):
     FAIL = "fail"
     REQUEUE = "requeue"
+
+
+class OnConflict(TextChoices):
+    """What becomes of a dispatch while an incomplete task has its unique key."""
+
+    RETURN = "return"
+    RAISE = "raise"
+    REPLACE = "replace"
+
+
+class OnTimeout(TextChoices):
+    """What becomes of an immediate coroutine that has taken too long."""
+
+    FAIL = "fail"
+    DEFER = "defer"

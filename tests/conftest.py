@@ -27,9 +27,15 @@ def pytest_report_header() -> list[str]:
     ]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="runs the tests that take minutes, too")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        if item.get_closest_marker("soak") and not config.getoption("--soak"):
+            item.add_marker(pytest.mark.skip(reason="needs --soak"))
         fixtures = set(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("django_db") or fixtures & DATABASE_FIXTURES:
             item.add_marker("database")

@@ -7,7 +7,7 @@ import factory
 from django.utils import timezone
 
 from django_task_locks.ids import uuid7
-from django_task_locks.models import AppStatus, State, Task
+from django_task_locks.models import AppStatus, State, Task, TaskSchedule
 from tests.support.suite import TTL
 from tests.testapp.models import Book
 
@@ -58,3 +58,19 @@ class TaskFactory(factory.django.DjangoModelFactory[Task]):
             kwargs.setdefault("started_at", timezone.now())
             kwargs.update(app_lock=process, worker_name=process.name)
         return super()._create(model_class, *args, **kwargs)
+
+
+class TaskScheduleFactory(factory.django.DjangoModelFactory[TaskSchedule]):
+    """Once a minute; `due=True` for one whose time came a second ago."""
+
+    class Meta:
+        model = TaskSchedule
+
+    class Params:
+        due = factory.Trait(
+            next_run=factory.LazyFunction(lambda: timezone.now() - timedelta(seconds=1))
+        )
+
+    name = factory.Sequence(lambda number: f"schedule {number}")
+    function = "tests.testapp.tasks.record"
+    interval = 60.0

@@ -18,6 +18,7 @@ INSTALLED_APPS = [
     "django.contrib.auth",
     "django_task_locks",
     "tests.testapp",
+    *os.environ.get("TEST_MORE_APPS", "").split(),
 ]
 
 # NAME is that of the test database: a worker that a test starts reads it here.

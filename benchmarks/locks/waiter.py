@@ -21,7 +21,7 @@ def main() -> None:
             with hold(exclusive=name):
                 given = time.monotonic_ns()
         else:
-            transport.send([("BLPOP", name, 60)])
+            transport.send([("BLPOP", name, "60")])
             given = time.monotonic_ns()
         print(given, flush=True)
 

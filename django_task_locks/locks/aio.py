@@ -8,13 +8,14 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, ReadOnlyError
 
-from django_task_locks.locks import protocol, scripts
+from django_task_locks.locks import failures, protocol, scripts
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call, Commands
 from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
     Claimed,
+    Due,
     Ended,
     Grant,
     Idle,
@@ -56,17 +57,19 @@ class AsyncLockManager:
 
     # -- requests ------------------------------------------------------------------------------
 
-    async def request(self, request: LockRequest) -> Grant | Waiting:
+    async def request(self, request: LockRequest) -> Grant | Waiting | Due:
         return await self._run(protocol.request(request))
 
-    async def try_request(self, request: LockRequest) -> Grant | Waiting | Blocked:
+    async def try_request(self, request: LockRequest) -> Grant | Waiting | Due | Blocked:
         return await self._run(protocol.try_request(request))
 
     async def release(self, id: str, *, owner: str = "", token: int | None = None) -> Ended:
         return await self._settled(await self._run(protocol.release(id, owner, token)))
 
-    async def requeue(self, id: str, *, owner: str, token: int | None) -> Ended:
-        return await self._settled(await self._run(protocol.requeue(id, owner, token)))
+    async def requeue(
+        self, id: str, *, owner: str, token: int | None, run_after: float | None = None
+    ) -> Ended:
+        return await self._settled(await self._run(protocol.requeue(id, owner, token, run_after)))
 
     async def settle(self) -> Ended:
         return await self._settled(await self._run(protocol.settle()))
@@ -76,18 +79,26 @@ class AsyncLockManager:
     async def claim(
         self, claimant: Claimant, version: str, lanes: Iterable[str]
     ) -> Claimed | Idle | Lanes:
-        return await self._run(protocol.claim(claimant, version, lanes))
+        return await self._claimed(await self._run(protocol.claim(claimant, version, lanes)))
 
     async def advance(
         self, claimant: Claimant, version: str, lanes: Iterable[str], *, id: str, token: int
     ) -> Claimed | Idle | Lanes:
-        return await self._run(protocol.advance(claimant, version, lanes, id, token))
+        return await self._claimed(
+            await self._run(protocol.advance(claimant, version, lanes, id, token))
+        )
 
     async def wait_for_ready(self, lanes: Iterable[str], timeout: float) -> bool:
         return await self._send(protocol.wait_for_ready(self.keys, lanes, timeout))
 
     async def wait_for_grant(self, id: str, timeout: float) -> Grant | None:
         return await self._send(protocol.wait_for_grant(self.keys, id, timeout))
+
+    async def watch(self, id: str) -> bool:
+        return await self._run(protocol.watch(id))
+
+    async def wait_for_end(self, id: str, timeout: float) -> bool:
+        return await self._send(protocol.wait_for_end(self.keys, id, timeout))
 
     async def retire(self, claimant: Claimant) -> tuple[str, ...]:
         return await self._run(protocol.retire(claimant))
@@ -131,6 +142,15 @@ class AsyncLockManager:
     async def lead(self, job: str, candidate: str, seconds: float) -> bool:
         return await self._send(protocol.lead(self.keys, job, candidate, seconds))
 
+    async def lead_ends_in(self, job: str) -> float:
+        return await self._send(protocol.lead_ends_in(self.keys, job))
+
+    async def extend_lead(self, job: str, seconds: float) -> None:
+        await self._send(protocol.extend_lead(self.keys, job, seconds))
+
+    async def end_lead(self, job: str) -> None:
+        await self._send(protocol.end_lead(self.keys, job))
+
     # -- messages ------------------------------------------------------------------------------
 
     async def send(self, owner: str, message: str) -> None:
@@ -149,6 +169,14 @@ class AsyncLockManager:
 
     # ------------------------------------------------------------------------------------------
 
+    async def _claimed(
+        self, outcome: tuple[Claimed | Idle | Lanes, bool]
+    ) -> Claimed | Idle | Lanes:
+        reply, has_more = outcome
+        if has_more:
+            await self.settle()
+        return reply
+
     async def _settled(self, ended: Ended) -> Ended:
         last = ended
         while last.has_more:
@@ -163,7 +191,7 @@ class AsyncLockManager:
                 reply = await self._reply(script.by_digest(call.arguments))
             except NoScriptError:
                 reply = await self._reply(script.by_source(call.arguments))
-        except protocol.ERRORS as error:
+        except failures.ERRORS as error:
             await self._refuse(error, call.script)
         return protocol.read_reply(call, reply)
 
@@ -173,15 +201,15 @@ class AsyncLockManager:
                 replies = [await self._reply(commands.commands[0])]
             else:
                 replies = await self._replies(commands.commands)
-        except protocol.ERRORS as error:
+        except failures.ERRORS as error:
             await self._refuse(error, commands.operation, commands.keys)
         return commands.parse(replies)
 
     async def _refuse(self, error: Exception, operation: str, keys: Sequence[str] = ()) -> NoReturn:
         if isinstance(error, ReadOnlyError) and isinstance(self.client, Redis):
             # The server is no master any more: new connections may lead to the one that is.
-            await self.client.connection_pool.disconnect()
-        protocol.raise_translated(error, operation, self.endpoint, keys)
+            await self.client.connection_pool.disconnect(inuse_connections=False)
+        failures.raise_translated(error, operation, self.endpoint, keys)
 
     async def _reply(self, command: Command) -> Any:
         return await _heeding_cancel(self.client.execute_command(*command))

@@ -19,7 +19,9 @@ class Keys:
     ============================  ======  ========================================================
     request:<id>                  STRING  one request as JSON: state, score, owner, since; where not
                                           empty token, queue and lane (of a task), slot, label,
-                                          exclusive, shared
+                                          exclusive, shared, and watched while somebody waits for
+                                          its end. The score is the priority in the high part and
+                                          the arrival in the low 43 bits
     lock:<resource>               STRING  the exclusive holder's id after a mark: "-", or "+" once
                                           somebody waits; "+" alone where it is free, but waited for
                                   SET     the shared holders' ids (granted ones included)
@@ -34,11 +36,15 @@ class Keys:
     suspects                      ZSET    owners seen without a row, by the time first seen in ms
     lanes                         HASH    lane to {queue, versions} as JSON; "" to a counter that
                                           changes with every change of the others
+    due                           ZSET    ids of requests whose time is still to come, by that time
+                                          in ms: they have no arrival, lock or place in a queue yet
     ready:<lane>                  ZSET    granted ids that no worker has claimed, by score
     wake:<lane>                   ZSET    one marker that idle executors block on; `wake:` is lit
-                                          for a new lane
+                                          for a new lane and a new first one in `due`
     control:<owner>               LIST    messages to one process
     grant:<id>                    LIST    the token, for the process that waits for this request
+    ended:<id>                    LIST    a sign that a watched request has ended, for 10 s: whoever
+                                          waits for its end takes it and puts it back
     leader:<job>                  STRING  who does a job that one process at a time may do
     unsettled                     HASH    resource to the score from which on its waiters are still
                                           to be examined after a release
@@ -90,6 +96,10 @@ class Keys:
     def lanes(self) -> str:
         return self.base + "lanes"
 
+    @property
+    def due(self) -> str:
+        return self.base + "due"
+
     def request(self, id: str) -> str:
         return f"{self.base}request:{id}"
 
@@ -120,6 +130,9 @@ class Keys:
     def grant(self, id: str) -> str:
         return f"{self.base}grant:{id}"
 
+    def ended(self, id: str) -> str:
+        return f"{self.base}ended:{id}"
+
     def leader(self, job: str) -> str:
         return f"{self.base}leader:{job}"
 
@@ -133,6 +146,7 @@ class Keys:
             "CLOSED": self.closed,
             "SUSPECTS": self.suspects,
             "LANES": self.lanes,
+            "DUE": self.due,
             "UNSETTLED": self.unsettled,
             "REQUEST": self.request(""),
             "LOCK": self.lock(""),
@@ -144,6 +158,7 @@ class Keys:
             "WAKE": self.wake(""),
             "CONTROL": self.control(""),
             "GRANT": self.grant(""),
+            "ENDED": self.ended(""),
             "QUEUE": queue_owner(""),
         }
         names |= {"AWAITED": AWAITED, "UNAWAITED": UNAWAITED}

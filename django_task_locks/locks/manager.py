@@ -7,13 +7,14 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import ReadOnlyError
 
-from django_task_locks.locks import protocol, scripts
+from django_task_locks.locks import failures, protocol, scripts
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call, Commands
 from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
     Claimed,
+    Due,
     Ended,
     Grant,
     Idle,
@@ -70,14 +71,15 @@ class LockManager:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def request(self, request: LockRequest) -> Grant | Waiting:
-        """Grants all resources of the request, or queues it behind those in its way.
+    def request(self, request: LockRequest) -> Grant | Waiting | Due:
+        """Grants all resources of the request, or queues it behind those in its way; before its
+        `run_after` it does neither, and takes no place before anybody.
 
         A known id is answered with its present state.
         """
         return self._run(protocol.request(request))
 
-    def try_request(self, request: LockRequest) -> Grant | Waiting | Blocked:
+    def try_request(self, request: LockRequest) -> Grant | Waiting | Due | Blocked:
         """Grants all resources of the request now, or leaves nothing of it and names the blockers.
 
         A known id is answered with its present state: Waiting if it is queued already.
@@ -91,9 +93,13 @@ class LockManager:
         """
         return self._settled(self._run(protocol.release(id, owner, token)))
 
-    def requeue(self, id: str, *, owner: str, token: int | None) -> Ended:
-        """Hands back a claimed request whose code never ran: it keeps its place in the order."""
-        return self._settled(self._run(protocol.requeue(id, owner, token)))
+    def requeue(
+        self, id: str, *, owner: str, token: int | None, run_after: float | None = None
+    ) -> Ended:
+        """Hands back a claimed request whose code runs no more or never ran: it keeps its place in
+        the order, or with `run_after` (a Unix time) gets one when it is due.
+        """
+        return self._settled(self._run(protocol.requeue(id, owner, token, run_after)))
 
     def settle(self) -> Ended:
         """Goes on handing over where an earlier call left more than it may do at once.
@@ -111,13 +117,13 @@ class LockManager:
 
         version is that of the `Lanes` which the caller chose from ("" at first).
         """
-        return self._run(protocol.claim(claimant, version, lanes))
+        return self._claimed(self._run(protocol.claim(claimant, version, lanes)))
 
     def advance(
         self, claimant: Claimant, version: str, lanes: Iterable[str], *, id: str, token: int
     ) -> Claimed | Idle | Lanes:
         """Releases what the slot holds and claims the next, in one round trip."""
-        return self._run(protocol.advance(claimant, version, lanes, id, token))
+        return self._claimed(self._run(protocol.advance(claimant, version, lanes, id, token)))
 
     def wait_for_ready(self, lanes: Iterable[str], timeout: float) -> bool:
         """Blocks until one of the lanes has something ready, a lane is new, or `timeout` seconds
@@ -130,6 +136,18 @@ class LockManager:
         then ask again by its id, since the news may be lost. The news come once.
         """
         return self._send(protocol.wait_for_grant(self.keys, id, timeout))
+
+    def watch(self, id: str) -> bool:
+        """Has the end of a request leave a sign, for any number of `wait_for_end`; False if it has
+        ended, or is unknown.
+        """
+        return self._run(protocol.watch(id))
+
+    def wait_for_end(self, id: str, timeout: float) -> bool:
+        """Blocks until a watched request ends, or `timeout` seconds have passed; returns whether it
+        has ended. Watch again in any case: a sign may be lost, and an id come again.
+        """
+        return self._send(protocol.wait_for_end(self.keys, id, timeout))
 
     def retire(self, claimant: Claimant) -> tuple[str, ...]:
         """Shuts out the ended executor of this slot; returns what it left: ids of its requests."""
@@ -188,9 +206,22 @@ class LockManager:
     def lead(self, job: str, candidate: str, seconds: float) -> bool:
         """Whether the candidate may do a job that one process does once in `seconds`.
 
-        There is nothing to give back: a leader that dies is followed when the time is over.
+        There is nothing to give back: a leader that dies, or never hears that it leads, is followed
+        when the time is over.
         """
         return self._send(protocol.lead(self.keys, job, candidate, seconds))
+
+    def lead_ends_in(self, job: str) -> float:
+        """Seconds for which nobody else may do the job; 0 if anybody may."""
+        return self._send(protocol.lead_ends_in(self.keys, job))
+
+    def extend_lead(self, job: str, seconds: float) -> None:
+        """Nobody may do the job for so many seconds from now, unless its lead has ended."""
+        self._send(protocol.extend_lead(self.keys, job, seconds))
+
+    def end_lead(self, job: str) -> None:
+        """Anybody may do the job at once."""
+        self._send(protocol.end_lead(self.keys, job))
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -214,6 +245,12 @@ class LockManager:
 
     # ------------------------------------------------------------------------------------------
 
+    def _claimed(self, outcome: tuple[Claimed | Idle | Lanes, bool]) -> Claimed | Idle | Lanes:
+        reply, has_more = outcome
+        if has_more:
+            self.settle()
+        return reply
+
     def _settled(self, ended: Ended) -> Ended:
         last = ended
         while last.has_more:
@@ -224,14 +261,14 @@ class LockManager:
     def _run(self, call: Call[R]) -> R:
         try:
             reply = self.transport.run(self._scripts[call.script], call.arguments)
-        except protocol.ERRORS as error:
+        except failures.ERRORS as error:
             self._refuse(error, call.script)
         return protocol.read_reply(call, reply)
 
     def _send(self, commands: Commands[R]) -> R:
         try:
             replies = self.transport.send(commands.commands)
-        except protocol.ERRORS as error:
+        except failures.ERRORS as error:
             self._refuse(error, commands.operation, commands.keys)
         return commands.parse(replies)
 
@@ -239,7 +276,7 @@ class LockManager:
         if isinstance(error, ReadOnlyError):
             # The server is no master any more: new connections may lead to the one that is.
             self.transport.drop_connections()
-        protocol.raise_translated(error, operation, self.endpoint, keys)
+        failures.raise_translated(error, operation, self.endpoint, keys)
 
 
 def _transport(client: Redis | RedisCluster | Transport) -> Transport:

@@ -1,37 +1,23 @@
 """Arguments and replies of every operation, built and read in one place for sync and async."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from redis.exceptions import (
-    BusyLoadingError,
-    ClusterDownError,
-    ClusterError,
-    ConnectionError,
-    MasterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-    TimeoutError,
-    TryAgainError,
-)
-
 from django_task_locks.exceptions import (
-    ForeignValue,
     InvalidTask,
-    LockServiceUnavailable,
     OwnerClosed,
     StaleSlot,
 )
+from django_task_locks.locks.failures import raise_foreign
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import (
     Blocked,
     Blocker,
     Claimant,
     Claimed,
+    Due,
     Ended,
     Grant,
     Holding,
@@ -46,30 +32,13 @@ from django_task_locks.locks.requests import (
 
 R = TypeVar("R")
 
-Argument = str | bytes | int | float
+# Text only: hiredis crashes where a signal handler raises while it makes text of a number.
+Argument = str | bytes
 MAX_REPORTED = 10
-CLOSED_KEPT_SECONDS = 30 * 24 * 3600
+_CLOSED_KEPT_MS = str(30 * 24 * 3600 * 1000)
 _CONTROL_KEPT_SECONDS = 3600
 _CONTROL_MOST = 10_000
 _SHORTEST_WAIT = 0.01  # 0 would wait for ever, and Redis 6.2 takes 0.001 for 0
-
-# All that a client raises for a server's answer or silence; the two have no base in common.
-ERRORS = (RedisError, RedisClusterException)
-
-_UNAVAILABLE = (
-    ConnectionError,
-    TimeoutError,
-    BusyLoadingError,
-    ClusterDownError,
-    ClusterError,  # redirected or put off again and again
-    MasterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    TryAgainError,
-    RedisClusterException,  # no node of the cluster can be reached
-)
-# Replies by which a server says that it cannot serve now; redis-py has no class for these.
-_UNAVAILABLE_REPLIES = ("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED")
 
 
 class Call(NamedTuple, Generic[R]):
@@ -116,7 +85,7 @@ _REFUSALS = frozenset({"foreign", "closed", "stale_slot"})
 
 def _raise_refusal(call: Call[Any], word: str, *rest: str) -> NoReturn:
     if word == "foreign":
-        _raise_foreign(repr(rest[0]), call.script)
+        raise_foreign(repr(rest[0]), call.script)
     if word == "closed":
         raise OwnerClosed(
             f"owner {rest[0]!r} was declared missing; {call.script} was refused and did nothing"
@@ -126,43 +95,25 @@ def _raise_refusal(call: Call[Any], word: str, *rest: str) -> NoReturn:
     )
 
 
-def _raise_foreign(key: str, operation: str) -> NoReturn:
-    raise ForeignValue(
-        f"key {key} holds a value of another type, so {operation} did nothing; find out who wrote "
-        "it (another application with the same prefix?) and delete it"
-    )
+def _ttl(seconds: float) -> str:
+    return str(float(seconds))  # one spelling: the request script compares it
 
 
-def raise_translated(
-    error: Exception, operation: str, endpoint: str, keys: Sequence[str] = ()
-) -> NoReturn:
-    """Raises LockServiceUnavailable where the server cannot be reached or cannot serve,
-    ForeignValue where one of the keys is of another type; else the error as it is.
-    """
-    if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):
-        _raise_foreign(" or ".join(map(repr, keys)), operation)
-    is_away = isinstance(error, _UNAVAILABLE) or (
-        isinstance(error, ResponseError) and str(error).startswith(_UNAVAILABLE_REPLIES)
-    )
-    if not is_away:
-        raise error
-    raise LockServiceUnavailable(
-        f"{operation}: lock service at {endpoint} is unavailable: {error}"
-    ) from error
-
-
-def request(request: LockRequest) -> Call[Grant | Waiting]:
+def request(request: LockRequest) -> Call[Grant | Waiting | Due]:
     return Call(
         "request",
         _request_arguments(request, "wait"),
-        lambda reply: _granted_or_waiting(request, reply),
+        lambda reply: _present_state(request, reply),
     )
 
 
-def try_request(request: LockRequest) -> Call[Grant | Waiting | Blocked]:
-    def parse(reply: list[str]) -> Grant | Waiting | Blocked:
+def try_request(request: LockRequest) -> Call[Grant | Waiting | Due | Blocked]:
+    if request.run_after is not None:
+        raise InvalidTask(f"run_after {request.run_after!r}: what is tried is tried now: None")
+
+    def parse(reply: list[str]) -> Grant | Waiting | Due | Blocked:
         if reply[0] != "blocked":
-            return _granted_or_waiting(request, reply)
+            return _present_state(request, reply)
         return Blocked(request.id, _blockers(reply[1:]))
 
     return Call("request", _request_arguments(request, "try"), parse)
@@ -174,22 +125,31 @@ def _request_arguments(request: LockRequest, mode: str) -> list[Argument]:
         request.id,
         mode,
         request.owner,
-        *((claimant.slot, "", claimant.ttl) if claimant else ("", lane.name, lane.description)),
-        request.priority,
+        claimant.slot if claimant else "",
+        "" if claimant else lane.name,
+        _ttl(claimant.ttl) if claimant else lane.description,
+        str(request.priority),
         request.label,
-        len(request.exclusive),
+        _milliseconds(request.run_after),
+        str(len(request.exclusive)),
         *request.exclusive,
         *request.shared,
     ]
 
 
-def _granted_or_waiting(request: LockRequest, reply: list[str]) -> Grant | Waiting:
+def _milliseconds(moment: float | None) -> Argument:
+    return "" if moment is None else str(math.ceil(moment * 1000))  # rather late than early
+
+
+def _present_state(request: LockRequest, reply: list[str]) -> Grant | Waiting | Due:
     if reply[0] == "refused":
         raise InvalidTask(
             f"request id {request.id!r} is that of {reply[1]!r}: take a new one for each hold"
         )
     if reply[0] == "waiting":
         return Waiting(request.id)
+    if reply[0] == "due":
+        return Due(request.id)
     return Grant(request.id, int(reply[1]) if reply[1] else None)
 
 
@@ -200,36 +160,40 @@ def _ended(reply: list[str]) -> Ended:
 
 
 def release(id: str, owner: str, token: int | None) -> Call[Ended]:
-    return Call("release", [id, owner, "" if token is None else token], _ended)
+    return Call("release", [id, owner, "" if token is None else str(token)], _ended)
 
 
-def requeue(id: str, owner: str, token: int | None) -> Call[Ended]:
-    return Call("requeue", [id, owner, "" if token is None else token], _ended)
+def requeue(id: str, owner: str, token: int | None, run_after: float | None) -> Call[Ended]:
+    arguments = [id, owner, "" if token is None else str(token), _milliseconds(run_after)]
+    return Call("requeue", arguments, _ended)
 
 
-def _claim_reply(reply: list[str]) -> Claimed | Idle | Lanes:
+def _claim_reply(reply: list[str]) -> tuple[Claimed | Idle | Lanes, bool]:
     if reply[0] == "claimed":
-        return Claimed(reply[1], int(reply[2]))
+        return Claimed(reply[1], int(reply[2])), reply[3] == "1"
     if reply[0] == "empty":
-        return Idle()
+        return Idle(_seconds(reply[1])), reply[2] == "1"
     listed = dict(zip(reply[2::2], reply[3::2], strict=True))
-    return Lanes(
-        reply[1], {name: Lane.from_description(value) for name, value in listed.items() if name}
-    )
+    lanes = {name: Lane.from_description(value) for name, value in listed.items() if name}
+    return Lanes(reply[1], lanes), False  # a claim follows
 
 
-def claim(claimant: Claimant, version: str, lanes: Iterable[str]) -> Call[Claimed | Idle | Lanes]:
+def claim(
+    claimant: Claimant, version: str, lanes: Iterable[str]
+) -> Call[tuple[Claimed | Idle | Lanes, bool]]:
+    """The reply, and whether there is more to settle."""
     return Call(
-        "claim", [claimant.owner, claimant.slot, claimant.ttl, version, *lanes], _claim_reply
+        "claim", [claimant.owner, claimant.slot, _ttl(claimant.ttl), version, *lanes], _claim_reply
     )
 
 
 def advance(
     claimant: Claimant, version: str, lanes: Iterable[str], id: str, token: int
-) -> Call[Claimed | Idle | Lanes]:
+) -> Call[tuple[Claimed | Idle | Lanes, bool]]:
+    """As `claim`."""
     return Call(
         "advance",
-        [claimant.owner, claimant.slot, claimant.ttl, version, id, token, *lanes],
+        [claimant.owner, claimant.slot, _ttl(claimant.ttl), version, id, str(token), *lanes],
         _claim_reply,
     )
 
@@ -242,7 +206,7 @@ def release_owner(owner: str, most: int) -> Call[tuple[int, int, bool]]:
     """Number ended, number left, whether there is more to settle."""
     return Call(
         "release_owner",
-        [owner, most],
+        [owner, str(most)],
         lambda reply: (int(reply[1]), int(reply[2]), reply[3] == "1"),
     )
 
@@ -252,11 +216,11 @@ def retire(claimant: Claimant) -> Call[tuple[str, ...]]:
 
 
 def beat(owner: str, ttl: float) -> Call[None]:
-    return Call("beat", [owner, ttl], lambda reply: None)
+    return Call("beat", [owner, _ttl(ttl)], lambda reply: None)
 
 
 def close_owner(owner: str) -> Call[tuple[str, ...]]:
-    return Call("close_owner", [owner, CLOSED_KEPT_SECONDS * 1000], lambda reply: tuple(reply[1:]))
+    return Call("close_owner", [owner, _CLOSED_KEPT_MS], lambda reply: tuple(reply[1:]))
 
 
 def forget_owner(owner: str) -> Call[int]:
@@ -267,6 +231,10 @@ def forget_owner(owner: str) -> Call[int]:
 
 def forget_entry(id: str, owner: str) -> Call[bool]:
     return Call("forget_entry", [id, owner], lambda reply: reply[0] == "forgotten")
+
+
+def watch(id: str) -> Call[bool]:
+    return Call("watch", [id], lambda reply: reply[0] == "watched")
 
 
 def suspect(owner: str) -> Call[tuple[float, float | None]]:
@@ -294,7 +262,8 @@ def inspect_request(id: str) -> Call[RequestInfo | None]:
     def parse(reply: list[str]) -> RequestInfo | None:
         if reply[0] == "unknown":
             return None
-        state, owner, queue, lane, slot, score, token, since, label, exclusive, shared = reply[1:12]
+        state, owner, queue, lane, slot, score, token, since, label = reply[1:10]
+        exclusive, shared, due = reply[10:13]
         return RequestInfo(
             id=id,
             state=state,
@@ -308,10 +277,11 @@ def inspect_request(id: str) -> Call[RequestInfo | None]:
             label=label,
             exclusive=tuple(json.loads(exclusive or "[]")),
             shared=tuple(json.loads(shared or "[]")),
-            blockers=_blockers(reply[12:]),
+            run_after=_seconds(due),
+            blockers=_blockers(reply[13:]),
         )
 
-    return Call("inspect", [id, MAX_REPORTED], parse)
+    return Call("inspect", [id, str(MAX_REPORTED)], parse)
 
 
 def inspect_resource(name: str) -> Call[ResourceInfo]:
@@ -342,7 +312,7 @@ def inspect_resource(name: str) -> Call[ResourceInfo]:
             waiters=tuple(sorted(found["waiter"], key=lambda waiter: waiter.score or 0)),
         )
 
-    return Call("inspect_resource", [name, MAX_REPORTED], parse)
+    return Call("inspect_resource", [name, str(MAX_REPORTED)], parse)
 
 
 # -- plain commands --------------------------------------------------------------------------------
@@ -353,7 +323,7 @@ def wait_for_ready(keys: Keys, lanes: Iterable[str], timeout: float) -> Commands
     return Commands(
         "wait_for_ready",
         wakes,
-        [("BZPOPMIN", *wakes, max(timeout, _SHORTEST_WAIT))],
+        [("BZPOPMIN", *wakes, str(max(timeout, _SHORTEST_WAIT)))],
         lambda replies: bool(replies[0]),
     )
 
@@ -362,8 +332,18 @@ def wait_for_grant(keys: Keys, id: str, timeout: float) -> Commands[Grant | None
     return Commands(
         "wait_for_grant",
         [keys.grant(id)],
-        [("BLPOP", keys.grant(id), max(timeout, _SHORTEST_WAIT))],
+        [("BLPOP", keys.grant(id), str(max(timeout, _SHORTEST_WAIT)))],
         lambda replies: Grant(id, int(replies[0][1])) if replies[0] else None,
+    )
+
+
+def wait_for_end(keys: Keys, id: str, timeout: float) -> Commands[bool]:
+    key = keys.ended(id)
+    return Commands(
+        "wait_for_end",
+        [key],
+        [("BLMOVE", key, key, "LEFT", "RIGHT", str(max(timeout, _SHORTEST_WAIT)))],
+        lambda replies: bool(replies[0]),
     )
 
 
@@ -402,8 +382,32 @@ def lead(keys: Keys, job: str, candidate: str, seconds: float) -> Commands[bool]
     return Commands(
         "lead",
         [keys.leader(job)],
-        [("SET", keys.leader(job), candidate, "NX", "PX", max(1, int(seconds * 1000)))],
+        [("SET", keys.leader(job), candidate, "NX", "PX", str(max(1, int(seconds * 1000))))],
         lambda replies: bool(replies[0]),
+    )
+
+
+def lead_ends_in(keys: Keys, job: str) -> Commands[float]:
+    return Commands(
+        "lead_ends_in",
+        [keys.leader(job)],
+        [("PTTL", keys.leader(job))],
+        lambda replies: max(0, replies[0]) / 1000,
+    )
+
+
+def extend_lead(keys: Keys, job: str, seconds: float) -> Commands[None]:
+    return Commands(
+        "extend_lead",
+        [keys.leader(job)],
+        [("PEXPIRE", keys.leader(job), str(max(1, int(seconds * 1000))))],
+        lambda replies: None,
+    )
+
+
+def end_lead(keys: Keys, job: str) -> Commands[None]:
+    return Commands(
+        "end_lead", [keys.leader(job)], [("DEL", keys.leader(job))], lambda replies: None
     )
 
 
@@ -414,8 +418,8 @@ def send(keys: Keys, owner: str, message: str) -> Commands[None]:
         [key],
         [
             ("RPUSH", key, message),
-            ("LTRIM", key, -_CONTROL_MOST, -1),
-            ("EXPIRE", key, _CONTROL_KEPT_SECONDS),
+            ("LTRIM", key, str(-_CONTROL_MOST), "-1"),
+            ("EXPIRE", key, str(_CONTROL_KEPT_SECONDS)),
         ],
         lambda replies: None,
     )

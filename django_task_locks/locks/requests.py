@@ -10,7 +10,9 @@ from django_task_locks.locks.keys import QUEUE_OWNER, queue_owner
 from django_task_locks.locks.resources import normalized, resource_names
 
 _QUEUE = re.compile(r"\S{1,100}")
+_VERSION = re.compile(r"[^\s=]{1,100}")
 _SLOT = re.compile(r"[0-9]{1,6}\.[0-9]{1,15}")
+_END_OF_TIME = 253_402_300_800
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 
@@ -36,6 +38,22 @@ def validated_priority(priority: object) -> int:
             "accepted, where a higher one goes first"
         )
     return int(priority)
+
+
+def validated_versions(versions: object) -> dict[str, str]:
+    """Returns the versions that a task needs, by name; raises InvalidTask unless they are texts of
+    1 to 100 printable characters.
+    """
+    if not isinstance(versions, Mapping) or not all(
+        isinstance(text, str) and _VERSION.fullmatch(text) and text.isprintable()
+        for item in versions.items()
+        for text in item
+    ):
+        raise InvalidTask(
+            f"versions {versions!r}: a dict of names to versions is accepted, both text of 1 to "
+            "100 printable characters without white space or '=', as in {'app': '2'}"
+        )
+    return dict(versions)
 
 
 def validated_label(label: object) -> str:
@@ -84,6 +102,8 @@ class Claimant:
     def __post_init__(self) -> None:
         if not self.owner or self.owner.startswith(QUEUE_OWNER):
             raise ValueError(f"owner {self.owner!r}: a process is named <name>@<id>")
+        if not self.ttl > 0:
+            raise ValueError(f"ttl {self.ttl!r}: seconds above 0 are accepted")
         if self.slot and not _SLOT.fullmatch(self.slot):
             raise ValueError(f"slot {self.slot!r}: number.generation is accepted, as in 0.1")
 
@@ -98,6 +118,8 @@ class LockRequest:
     lane        where a worker finds it when it is granted
     claimant    the process that holds it from its grant on; None for a task that a worker claims
     label       for operators only
+    run_after   Unix time, by the server's clock, before which the request of a task takes no place
+                in any queue; None for at once
     """
 
     id: str
@@ -107,6 +129,7 @@ class LockRequest:
     lane: Lane = Lane()
     claimant: Claimant | None = None
     label: str = ""
+    run_after: float | None = None
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -114,11 +137,19 @@ class LockRequest:
         validated_priority(self.priority)
         if self.label:
             validated_label(self.label)
+        if self.run_after is not None:
+            self._check_run_after(self.run_after)
         exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
         if exclusive != self.exclusive:
             object.__setattr__(self, "exclusive", exclusive)
         if shared != self.shared:
             object.__setattr__(self, "shared", shared)
+
+    def _check_run_after(self, moment: float) -> None:
+        if self.claimant is not None:
+            raise InvalidTask(f"run_after {moment!r}: a process takes its locks at once: None")
+        if not 0 <= moment < _END_OF_TIME:
+            raise InvalidTask(f"run_after {moment!r}: a Unix time from 0 to the year 9999, or None")
 
     @property
     def owner(self) -> str:
@@ -158,6 +189,13 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Due:
+    """The request takes no place in any queue before its time; then it does as if it were new."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Blocked:
     """Nothing was taken and nothing is queued."""
 
@@ -175,7 +213,13 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing is ready in these lanes."""
+    """Nothing is ready in these lanes.
+
+    next_due_in  seconds until the next request is due, in whatever lane; claim again then. None
+                 without one
+    """
+
+    next_due_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +251,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """One request as it stands: state is "waiting", "granted" or "held"; since is a Unix time."""
+    """One request as it stands: state is "due", "waiting", "granted" or "held"; since and run_after
+    (of one that is due) are Unix times.
+    """
 
     id: str
     state: str
@@ -221,6 +267,7 @@ class RequestInfo:
     label: str
     exclusive: tuple[str, ...]
     shared: tuple[str, ...]
+    run_after: float | None
     blockers: tuple[Blocker, ...]
 
 

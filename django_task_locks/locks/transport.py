@@ -4,8 +4,8 @@ import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from hashlib import sha1
+from threading import Lock
 from typing import Any, TypeVar
 
 from redis import Redis
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 Command = tuple[Argument, ...]
 
+_MOST_IDLE = 32  # a burst of threads leaves no more connections open
+
 
 class Script:
     """A Lua script, and the commands that run it with a routing key, and a second key of the same
@@ -38,8 +40,8 @@ class Script:
 
     def __init__(self, source: str, key: str, absent: str) -> None:
         digest = sha1(source.encode(), usedforsecurity=False).hexdigest()
-        self._evalsha: Command = ("EVALSHA", digest, 2, key, absent)
-        self._eval: Command = ("EVAL", source, 2, key, absent)
+        self._evalsha: Command = ("EVALSHA", digest, "2", key, absent)
+        self._eval: Command = ("EVAL", source, "2", key, absent)
 
     def by_digest(self, arguments: Sequence[Argument]) -> Command:
         """For a server that has seen the script; any other answers NOSCRIPT."""
@@ -82,10 +84,16 @@ class _SingleConnections(Transport):
     """Each call has a connection for itself, which is of no use to another before it has ended."""
 
     @abstractmethod
-    def _take(self) -> Any: ...
+    def _take(self) -> tuple[Any, bool]:
+        """A connection, and whether it may have been closed by the server since it was used."""
 
     @abstractmethod
-    def _give_back(self, connection: Any) -> None: ...
+    def _give_back(self, connection: Any) -> None:
+        """All that was asked on it has been answered."""
+
+    @abstractmethod
+    def _discard(self, connection: Any) -> None:
+        """An answer may still come on it, which nobody may take for that to another question."""
 
     def run(self, script: Script, arguments: Sequence[Argument]) -> Any:
         try:
@@ -97,36 +105,45 @@ class _SingleConnections(Transport):
         return self._call(_exchange_all, commands)
 
     def _call(self, exchange: Callable[[Any, Any], T], what: Any) -> T:
-        connection = self._take()
+        connection, may_be_closed = self._take()
         try:
             try:
-                return exchange(connection, what)
+                reply = exchange(connection, what)
             except (ConnectionError, TimeoutError) as error:
                 connection.disconnect()
-                return _again(connection, exchange, what, error)
+                is_no_failure = may_be_closed and isinstance(error, ConnectionError)
+                reply = _again(connection, exchange, what, None if is_no_failure else error)
         except ResponseError:
-            raise  # it was an answer
-        except BaseException:
-            connection.disconnect()  # or the next one to use it would be given this one's answer
-            raise
-        finally:
             self._give_back(connection)
+            raise
+        except BaseException:
+            self._discard(connection)
+            raise
+        self._give_back(connection)
+        return reply
 
 
 class ClientTransport(_SingleConnections):
     """On connections of a client's pool, which are the pool's again after each call."""
 
     def __init__(self, client: Redis) -> None:
+        _check_encoding(client.connection_pool)
         self.client = client
 
-    def _take(self) -> Any:
-        return self.client.connection_pool.get_connection()
+    def _take(self) -> tuple[Any, bool]:
+        return self.client.connection_pool.get_connection(), False  # the pool has looked
 
     def _give_back(self, connection: Any) -> None:
         self.client.connection_pool.release(connection)
 
+    def _discard(self, connection: Any) -> None:
+        try:
+            connection.disconnect()
+        finally:
+            self.client.connection_pool.release(connection)
+
     def drop_connections(self) -> None:
-        self.client.connection_pool.disconnect()
+        self.client.connection_pool.disconnect(inuse_connections=False)
 
     def connection_to(self, key: str) -> Any:
         return _new_connection(self.client.connection_pool)
@@ -138,6 +155,7 @@ class OwnConnections(_SingleConnections):
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
+        _check_encoding(pool)
         self.client = Redis(connection_pool=pool)
         self._pool = pool
         self._idle: deque[Any] = deque()
@@ -153,16 +171,22 @@ class OwnConnections(_SingleConnections):
     def connection_to(self, key: str) -> Any:
         return _new_connection(self._pool)
 
-    def _take(self) -> Any:
+    def _take(self) -> tuple[Any, bool]:
         if self._pid != os.getpid():
             self._idle, self._pid = deque(), os.getpid()
         try:
-            return self._idle.pop()
+            return self._idle.pop(), True
         except IndexError:
-            return _new_connection(self._pool)
+            return _new_connection(self._pool), False
 
     def _give_back(self, connection: Any) -> None:
-        self._idle.append(connection)
+        if len(self._idle) < _MOST_IDLE:
+            self._idle.append(connection)
+        else:
+            connection.disconnect()
+
+    def _discard(self, connection: Any) -> None:
+        connection.disconnect()
 
 
 class ClusterTransport(Transport):
@@ -170,10 +194,14 @@ class ClusterTransport(Transport):
 
     def __init__(self, connect: Callable[[], RedisCluster]) -> None:
         self._connect = connect
+        self._lock = Lock()
+        self._client: RedisCluster | None = None
 
-    @cached_property
+    @property
     def client(self) -> Any:
-        return self._connect()
+        with self._lock:
+            self._client = self._client or self._connect()
+            return self._client
 
     def run(self, script: Script, arguments: Sequence[Argument]) -> Any:
         try:
@@ -191,14 +219,20 @@ class ClusterTransport(Transport):
         return replies
 
     def drop_connections(self) -> None:
-        if "client" in vars(self):
-            self.client.disconnect_connection_pools()
+        if self._client is not None:
+            self._client.disconnect_connection_pools()
 
     def connection_to(self, key: str) -> Any:
         # asks the cluster first, so that a slot that has moved is followed
         self.client.execute_command("EXISTS", key)
         node = self.client.get_node_from_key(key)
         return _new_connection(self.client.get_redis_connection(node).connection_pool)
+
+
+def _check_encoding(pool: ConnectionPool) -> None:
+    encoding = str(pool.connection_kwargs.get("encoding", "utf-8"))
+    if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+        raise ValueError(f"encoding {encoding!r} of the client: utf-8 is accepted")
 
 
 def _new_connection(pool: ConnectionPool) -> Any:
@@ -220,7 +254,9 @@ def _exchange(connection: Any, command: Command) -> Any:
 
 def _exchange_all(connection: Any, commands: Sequence[Command]) -> list[Any]:
     _open(connection)
-    connection.send_packed_command(connection.pack_commands(commands))
+    connection.send_packed_command(
+        [b"".join(map(pack, commands))] if pack else connection.pack_commands(commands)
+    )
     replies, errors = [], []
     for _ in commands:
         try:
@@ -235,7 +271,7 @@ def _exchange_all(connection: Any, commands: Sequence[Command]) -> list[Any]:
 def _again(
     connection: Any, exchange: Callable[[Any, Any], T], what: Any, first: Exception | None
 ) -> T:
-    """By the connection's own retries, of which the first attempt was one that failed."""
+    """By the connection's own retries, of which the first attempt, if it failed, was one."""
 
     def attempt() -> T:
         nonlocal first

@@ -13,9 +13,10 @@ from pathlib import Path
 from django_task_locks.events import emit
 from django_task_locks.worker import guard as guard_module
 from django_task_locks.worker import os_signals
-from django_task_locks.worker.guard import Board, kill_group, now
+from django_task_locks.worker.guard import Board, is_empty, kill_group, now
 
 _PR_SET_PDEATHSIG = 1
+_LONG = 5.0
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Child:
     pid: int
     job: str = ""
     started_at: float = field(default_factory=now)
+    ended_at: float = 0.0  # when its end was noted; what it started may live on for a moment
+    is_reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,15 @@ class Exit:
 
 
 class Guard:
-    """The guard process, kept alive by the supervisor."""
+    """The guard process, kept alive by the supervisor.
+
+    lock_file  descriptor of the present incarnation's lock file, which the guard holds, too: no
+               program of a task has it, and the guard ends after all of them
+    """
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self.lock_file: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
 
@@ -72,7 +80,11 @@ class Guard:
                 str(self._board.descriptor),
                 str(read),
             ],
-            pass_fds=(self._board.descriptor, read),
+            pass_fds=(
+                self._board.descriptor,
+                read,
+                *([] if self.lock_file is None else [self.lock_file]),
+            ),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -87,7 +99,9 @@ class Guard:
     def stop(self) -> None:
         self.close_pipe()
         if self._process is not None:
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LONG)
+            self._process = None
 
 
 @dataclass(slots=True)
@@ -120,7 +134,7 @@ class Children:
         return child
 
     def reap(self) -> list[Exit]:
-        """Those that have ended, each with what it left of its process group killed."""
+        """Those that have ended, and with each its whole process group: killed, and gone."""
         exits = []
         for pid, child in list(self.running.items()):
             info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -128,6 +142,9 @@ class Children:
                 continue
             # Still a zombie, so its number is nobody else's: what it started dies first.
             kill_group(pid)
+            if not is_empty(pid):
+                self._note_lingering(child)
+                continue
             self.board.clear(child.slot)
             _, status = os.waitpid(pid, 0)
             del self.running[pid]
@@ -135,6 +152,17 @@ class Children:
             exits.append(Exit(child, max(code, 0), max(-code, 0)))
         self._reap_adopted()
         return exits
+
+    def is_any_lingering(self) -> bool:
+        """Whether a child has ended of whose process group something is still dying."""
+        return any(child.ended_at for child in self.running.values())
+
+    def _note_lingering(self, child: Child) -> None:
+        before = child.ended_at
+        child.ended_at = before or now()
+        if before and before < now() - _LONG and not child.is_reported:
+            child.is_reported = True
+            emit("executor.lingering", slot=child.slot, group=child.pid)
 
     def _reap_adopted(self) -> None:
         """What tasks have started and left comes to process 1, which in a container is this one."""
@@ -175,7 +203,7 @@ def _be_child(board: Board, slot: int, parent: int, run: Callable[[], int]) -> N
         with suppress(OSError):
             os.setpgid(0, 0)
         board.set_group(slot, os.getpid())
-        _die_with(parent)
+        die_with(parent, signal.SIGKILL)
         status = run()
     except BaseException as error:
         emit("executor.error", slot=slot, error=f"{type(error).__name__}: {error}", exc_info=error)
@@ -186,11 +214,11 @@ def _be_child(board: Board, slot: int, parent: int, run: Callable[[], int]) -> N
         os._exit(status)  # the parent's exit handlers are not ours
 
 
-def _die_with(parent: int) -> None:
-    """On Linux the kernel kills this process when its parent ends; the guard does so anywhere."""
+def die_with(parent: int, number: int) -> None:
+    """On Linux the kernel signals this process when its parent ends; the guard does so anywhere."""
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
         if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)

@@ -4,7 +4,8 @@ from typing import Any
 
 from django_task_locks.connections import new_lock_manager
 from django_task_locks.locks import LockManager
-from django_task_locks.locks.protocol import ERRORS, text
+from django_task_locks.locks.failures import ERRORS
+from django_task_locks.locks.protocol import text
 from django_task_locks.worker.guard import now
 
 _MARGIN = 5.0

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -19,7 +19,8 @@ from django.db import DatabaseError, OperationalError, connections, router
 from django.db.models import Exists
 from django.db.utils import InterfaceError
 
-from django_task_locks import execution, presence, releasing
+from django_task_locks import execution, moments, presence, releasing, retrying
+from django_task_locks.abilities import Abilities, can_run
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import new_lock_manager
 from django_task_locks.events import emit
@@ -29,20 +30,22 @@ from django_task_locks.exceptions import (
     OwnerClosed,
     StaleSlot,
 )
-from django_task_locks.execution import Interrupted, Outcome
+from django_task_locks.execution import BodyFault, Interrupted, Outcome
 from django_task_locks.locks.requests import Claimed, Idle, Lane, Lanes
 from django_task_locks.managers import TaskQuerySet
 from django_task_locks.models import AppStatus, Task, described
 from django_task_locks.presence import Presence
 from django_task_locks.states import State
-from django_task_locks.worker.guard import NO_TASK, Board
-from django_task_locks.worker.os_signals import ExecutorSignals, Woken
+from django_task_locks.worker.guard import NO_TASK, Board, now
+from django_task_locks.worker.os_signals import ExecutorSignals, Woken, wake_parent
+from django_task_locks.worker.wear import Wear
 
 R = TypeVar("R")
 
 EXIT_ENDED = 0
 EXIT_SHUT_OUT = 75
 EXIT_STOPPED = 76
+EXIT_WORN = 77
 _LONGEST_DELAY = 2.0
 _BURST_WAIT = 0.2
 
@@ -57,15 +60,25 @@ class _ShutOut(Exception):
 class Orders:
     """What an executor is to do: the same for all of a worker.
 
-    queues    None for all
-    burst     end when nothing is left to do, here and in the worker's other executors
+    queues      None for all
+    versions    those that tasks may need to run here
+    burst       end when nothing is left to do, here and in the worker's other executors
+    max_tasks   tasks after which an executor is replaced; None for no limit
+    max_memory  MB of memory after which it is replaced; None for no limit
     """
 
     queues: frozenset[str] | None = None
     burst: bool = False
+    versions: Abilities = field(default_factory=dict)
+    max_tasks: int | None = None
+    max_memory: int | None = None
+
+    def shown_queues(self) -> str:
+        return "all" if self.queues is None else ",".join(sorted(self.queues))
 
     def serves(self, lane: Lane) -> bool:
-        return not lane.versions and (self.queues is None or lane.queue in self.queues)
+        is_ours = self.queues is None or lane.queue in self.queues
+        return is_ours and can_run(self.versions, lane.versions)
 
 
 class Executor:
@@ -88,6 +101,8 @@ class Executor:
         self._signals = ExecutorSignals(self._is_to_stop, Interrupted)
         self._pid = os.getpid()
         self._attempts = 0
+        self._wear = Wear(orders.max_tasks, orders.max_memory)
+        self._worn = ""
 
     def run(self) -> int:
         self._signals.install()
@@ -97,6 +112,9 @@ class Executor:
         try:
             while self._step():
                 pass
+            if self._worn and not self._signals.is_stopping:
+                emit("executor.worn", slot=self._claimant.slot, pid=os.getpid(), after=self._worn)
+                status = EXIT_WORN
         except _ShutOut:
             status = EXIT_SHUT_OUT
         emit("executor.ended", slot=self._claimant.slot, pid=os.getpid(), status=status)
@@ -106,19 +124,23 @@ class Executor:
 
     def _step(self) -> bool:
         """One round; False when the executor is to end."""
-        if self._signals.is_stopping and self._done is None:
+        if self._is_ending() and self._done is None:
             return False
         reply = self._patiently("lock service", self._advance, stops=True)
         if isinstance(reply, Claimed):
             self._perform(UUID(reply.id), reply.token)
         elif isinstance(reply, Lanes):
             self._choose(reply.version, reply.lanes)
-        elif isinstance(reply, Idle):
-            return self._wait()
+        elif isinstance(reply, Idle) and not self._is_ending():
+            return self._wait(reply.next_due_in)
         return True
 
+    def _is_ending(self) -> bool:
+        """Whether no other task is to be claimed here."""
+        return self._signals.is_stopping or bool(self._worn)
+
     def _advance(self) -> Claimed | Idle | Lanes:
-        lanes = () if self._signals.is_stopping else self._lanes
+        lanes = () if self._is_ending() else self._lanes
         done = self._done
         if done is None or done.token is None:
             return self._locks.claim(self._claimant, self._lanes_version, lanes)
@@ -132,16 +154,16 @@ class Executor:
         self._lanes_version = version
         self._lanes = tuple(name for name, lane in lanes.items() if self._orders.serves(lane))
 
-    def _wait(self) -> bool:
-        """Until something is ready: blocked on Redis, with the heartbeat's interval as the limit in
-        case the sign was lost with a process.
+    def _wait(self, next_due_in: float | None) -> bool:
+        """Until something is ready or due: blocked on Redis, with the heartbeat's interval as the
+        limit in case the sign was lost with a process.
         """
-        seconds = self._idle_wait
+        seconds = self._idle_wait if next_due_in is None else min(self._idle_wait, next_due_in)
         if self._orders.burst:
             others = (slot for slot in range(self._board.slots) if slot != self._slot)
             if not any(self._board.task(slot) != NO_TASK for slot in others):
                 return False
-            seconds = _BURST_WAIT
+            seconds = min(seconds, _BURST_WAIT)
         wait = partial(self._locks.wait_for_ready, self._lanes, seconds)
         self._patiently("lock service", partial(self._interruptible, wait), stops=True)
         return True
@@ -151,9 +173,13 @@ class Executor:
     def _perform(self, id: UUID, token: int) -> None:
         self._board.set_task(self._slot, id.bytes, Board.CLAIMED)
         try:
-            task = self._patiently("database", lambda: self._start(id, token))
+            task = self._patiently("database", lambda: self._start(id, token), stops=True)
+            if task is not None and self._signals.is_stopping and task.state == State.RUNNING:
+                task = self._patiently("its services", partial(self._hand_back, task), stops=True)
             if task is not None:
                 self._run(task)
+                self._wear.tasks += 1
+                self._worn = self._wear.reason()
         finally:
             self._board.set_task(self._slot, NO_TASK, Board.IDLE)
 
@@ -165,6 +191,19 @@ class Executor:
         except InvalidTransition:
             return self._not_started(id, token)
         return self._loaded(id, token)
+
+    def _hand_back(self, task: Task) -> Task | None:
+        """The worker stops, and the task's code has not begun: another worker shall run it. The
+        task if it is this executor's all the same.
+        """
+        token = task.lock_token
+        try:
+            task.hand_back(token=token)
+        except InvalidTransition:
+            return self._not_started(task.pk, token)  # canceled, or the reply was lost
+        self._locks.requeue(str(task.pk), owner=self._claimant.owner, token=token)
+        emit("task.requeued", task=task.pk, name=task.name, reason="its worker stops")
+        return None
 
     def _loaded(self, id: UUID, token: int) -> Task | None:
         # In the same statement: is this worker still alive to the others? If not, they may have
@@ -189,7 +228,10 @@ class Executor:
             return self._loaded(id, token)  # it was started; the reply was lost
         if present is not None and present.state == State.WAITING:
             # Somebody shuts this claim out to hand it back, and may not have come to that yet.
-            self._locks.requeue(str(id), owner=self._claimant.owner, token=token)
+            run_after = moments.unix(present.run_after)
+            self._locks.requeue(
+                str(id), owner=self._claimant.owner, token=token, run_after=run_after
+            )
         else:
             self._done = releasing.Release(str(id), token)
         if present is None:
@@ -199,24 +241,38 @@ class Executor:
         return None
 
     def _run(self, task: Task) -> None:
-        waited = (task.started_at - task.created_at).total_seconds() if task.started_at else 0.0
-        emit("task.started", task=task.pk, name=task.name, waited=max(0.0, waited))
+        since = max(task.created_at, task.run_after or task.created_at)
+        waited = (task.started_at - since).total_seconds() if task.started_at else 0.0
+        waited = max(0.0, waited)
+        emit("task.started", task=task.pk, name=task.name, waited=waited)
         began = time.monotonic()
         self._running = str(task.pk)
         outcome = self._outcome(task)
         self._board.set_task(self._slot, task.pk.bytes, Board.RECORDING)
         self._patiently("database", partial(self._record, task, outcome))
         self._running = ""
-        fields: dict[str, Any] = {"name": task.name, "seconds": time.monotonic() - began}
+        if task.state == State.WAITING:
+            hand_back = partial(retrying.hand_back, self._locks, task, self._claimant.owner)
+            self._patiently("lock service", hand_back, stops=True)
+            return
+        fields: dict[str, Any] = {
+            "name": task.name,
+            "seconds": time.monotonic() - began,
+            "waited": waited,
+        }
         if task.error:
-            fields["reason"] = described(task.error)
+            fields.update(reason=described(task.error), traceback=task.error["traceback"])
         emit(_EVENTS.get(State(task.state), "task.finished"), task=task.pk, **fields)
 
     def _outcome(self, task: Task) -> Outcome:
         signals = self._signals
         outcome, has_ended_by_itself = None, False
         try:
+            limit = task.time_limit or 0.0
+            self._board.set_limit(self._slot, limit, now() + limit if limit else 0.0)
             self._board.set_task(self._slot, task.pk.bytes, Board.BODY)
+            if limit:
+                wake_parent()  # whose next look may be further away
             signals.in_body = True
             if task.state != State.CANCELING and not self._is_to_stop():
                 outcome = execution.run(task, _drive)
@@ -231,14 +287,16 @@ class Executor:
             # releases, when this process and its group are gone.
             sys.stdout.flush()
             os._exit(EXIT_STOPPED)
+        outcome = execution.with_connections_left(outcome)
         close_broken_connections()
-        return execution.with_connections_left(outcome)
+        return outcome
 
     def _record(self, task: Task, outcome: Outcome) -> None:
         """Stores the outcome; after several attempts on a database that answers, its refusal."""
         self._attempts += 1
         try:
-            execution.record(task, outcome)
+            if not retrying.put_back(task, outcome):
+                execution.record(task, outcome)
         except OperationalError as error:
             if self._attempts < _MOST_ATTEMPTS or not _answers(task):
                 raise
@@ -312,10 +370,14 @@ def _drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
     async def run() -> Any:
         try:
-            return await coroutine
+            result = await coroutine
         finally:
             # The thread in which the ORM works for coroutines keeps its connections.
+            problem = await sync_to_async(execution.tidy_connections)()
             await sync_to_async(close_broken_connections)()
+        if problem:
+            raise BodyFault(problem)
+        return result
 
     try:
         return asyncio.run(run())

@@ -14,6 +14,7 @@ import struct
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 NO_TASK = bytes(16)
@@ -26,16 +27,17 @@ def now() -> float:
 
 
 class Board:
-    """deadline and fenced flag, then for each slot: process group, what runs there, what to stop.
+    """deadline and fenced flag, then for each slot: process group, what runs there, what to stop,
+    and the time limit of what runs.
 
     Each field has one writer at a time; a reader that sees a half-written id sees one that matches
     nothing.
     """
 
     _HEADER = struct.Struct("dq")
-    _SLOT = struct.Struct("q16sq16sq")
+    _SLOT = struct.Struct("q16sq16sqdd")
     IDLE, CLAIMED, BODY, RECORDING = range(4)
-    NO_STOP, CANCEL, ABORT = range(3)
+    NO_STOP, CANCEL, ABORT, TIME_LIMIT = range(4)
 
     def __init__(self, slots: int, descriptor: int | None = None) -> None:
         """descriptor: that of another process's board; a new one is made without it."""
@@ -103,14 +105,27 @@ class Board:
         self._set(self._offset(slot) + 48, "q", why)
         self._set(self._offset(slot) + 32, "16s", task)
 
-    def clear(self, slot: int) -> None:
-        struct.pack_into(
-            self._SLOT.format, self._memory, self._offset(slot), 0, NO_TASK, 0, NO_TASK, 0
+    def limit_of(self, slot: int) -> tuple[float, float]:
+        """Seconds that the body in this slot may take, and when they are over; 0 for no limit."""
+        return float(self._get(self._offset(slot) + 56, "d")[0]), float(
+            self._get(self._offset(slot) + 64, "d")[0]
         )
 
+    def set_limit(self, slot: int, seconds: float, over_at: float) -> None:
+        self._set(self._offset(slot) + 56, "d", seconds)
+        self._set(self._offset(slot) + 64, "d", over_at)
+
+    def clear(self, slot: int) -> None:
+        struct.pack_into(
+            self._SLOT.format, self._memory, self._offset(slot), 0, NO_TASK, 0, NO_TASK, 0, 0, 0
+        )
+
+    def groups(self) -> set[int]:
+        return {group for slot in range(self.slots) if (group := self.group(slot)) > 1}
+
     def kill_groups(self) -> None:
-        for slot in range(self.slots):
-            kill_group(self.group(slot))
+        for group in self.groups():
+            kill_group(group)
 
 
 def kill_group(group: int, number: int = signal.SIGKILL) -> None:
@@ -119,14 +134,48 @@ def kill_group(group: int, number: int = signal.SIGKILL) -> None:
             os.killpg(group, number)
 
 
+def living(groups: Collection[int]) -> Iterator[int]:
+    """Those of the groups in which a process can still run: to be killed takes a moment, and a
+    program may be in a wait that nothing interrupts. A zombie cannot run; whether anybody waits for
+    it does not matter.
+    """
+    if sys.platform == "linux" and os.path.exists("/proc/self"):
+        yield from (group for group in _groups_in_proc() if group in groups)
+        return
+    for group in groups:
+        with suppress(ProcessLookupError, PermissionError):  # zombies are passed over there
+            os.killpg(group, 0)
+            yield group
+
+
+def is_empty(group: int) -> bool:
+    return not any(living([group]))
+
+
+def _groups_in_proc() -> Iterator[int]:
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError, ValueError):  # it has ended meanwhile
+                with open(f"/proc/{entry}/stat", errors="replace") as file:
+                    # The name in front may hold anything, brackets too.
+                    state, _, group = file.read().rpartition(")")[2].split()[:3]
+                if state not in "ZX":
+                    yield int(group)
+
+
 def watch(board: Board, supervisor: int) -> None:
-    """Returns when the supervisor is gone and the groups are killed."""
+    """Returns when the supervisor is gone, the groups are killed, and nothing of them lives on: so
+    long this process keeps the worker's lock file.
+    """
     while True:
         left = board.deadline - now() if board.deadline else 1.0
         # A suspended machine stops the waiting too, hence the short rounds.
         readable, _, _ = select.select([supervisor], [], [], min(max(left, 0.01), 1.0))
         if readable and not os.read(supervisor, 64):
+            groups = board.groups()
             board.kill_groups()
+            while any(living(groups)):
+                time.sleep(0.01)
             return
         if board.deadline and now() > board.deadline:
             board.is_fenced = True

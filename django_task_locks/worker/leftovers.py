@@ -25,10 +25,11 @@ _LONGEST_DELAY = 5.0
 
 @dataclass(slots=True)
 class Leftover:
-    """An ended executor, and why what it ran has ended."""
+    """An ended executor, and why what it ran has ended; the task that it is itself to blame for."""
 
     exit: Exit
     reason: str
+    at_fault: str = ""
     retry_at: float = 0.0
     delay: float = 0.1
     is_in_work: bool = False
@@ -46,8 +47,8 @@ class Leftovers:
     def __bool__(self) -> bool:
         return bool(self._left)
 
-    def add(self, exit: Exit, reason: str) -> None:
-        self._left[exit.child.slot] = Leftover(exit, reason)
+    def add(self, exit: Exit, reason: str, at_fault: str = "") -> None:
+        self._left[exit.child.slot] = Leftover(exit, reason, at_fault)
 
     def due(self) -> list[Leftover]:
         return [
@@ -99,7 +100,7 @@ def _settle(left: Leftover, owner: str, ttl: float, in_child: Callable[[], None]
         return 1
     for id in ids:
         try:
-            settle_request(id, owner, left.reason)
+            settle_request(id, owner, left.reason, is_its_fault=id == left.at_fault)
         except Exception as error:
             emit("worker.settle_failed", slot=child.slot, request=id, error=error)
             failed += 1

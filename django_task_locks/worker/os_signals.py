@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 STOP_GRACEFULLY = (signal.SIGTERM, signal.SIGHUP)
@@ -23,6 +24,12 @@ def block() -> None:
 def unblock() -> None:
     """Lets the signals come that were held back."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
+
+
+def wake_parent() -> None:
+    """Ends the wait of the supervisor, as the end of a child does."""
+    with suppress(OSError):  # it has just ended; this process soon will
+        os.kill(os.getppid(), signal.SIGCHLD)
 
 
 class SupervisorSignals:

@@ -18,8 +18,9 @@ from django.db import DatabaseError, connections
 from django.db.utils import InterfaceError
 
 from django_task_locks import messages, presence, recovery
+from django_task_locks.abilities import as_json
 from django_task_locks.conf import Settings, get_settings
-from django_task_locks.connections import close_connections, get_lock_manager
+from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import (
     DatabaseUnavailable,
@@ -31,12 +32,14 @@ from django_task_locks.models import AppStatus
 from django_task_locks.presence import Presence
 from django_task_locks.worker.children import Children, Exit, Guard
 from django_task_locks.worker.control import ControlChannel
-from django_task_locks.worker.executor import Executor, Orders
+from django_task_locks.worker.executor import EXIT_WORN, Executor, Orders
+from django_task_locks.worker.forking import NothingOpen
 from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.heartbeat import Heartbeat
 from django_task_locks.worker.leftovers import SETTLING, Leftovers
 from django_task_locks.worker.os_signals import SupervisorSignals, unblock
-from django_task_locks.worker.stopping import BodyStops
+from django_task_locks.worker.schedule_watch import ScheduleWatch
+from django_task_locks.worker.stopping import ABORTED, CANCELED, BodyStops
 
 _UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
 _LONGEST_ROUND = 1.0
@@ -44,10 +47,7 @@ _LONGEST_IDLE_ROUND = 5.0
 _RETRY_DELAY = 1.0
 _LONGEST_DELAY = 5.0
 _CRASH_DELAY = 1.0
-
-
-ABORTED = "Aborted during worker shutdown."
-STOPPED = "Its executor was stopped."
+_LINGER_DELAY = 0.01
 
 
 class CannotStart(TaskLocksError):
@@ -71,11 +71,17 @@ class Supervisor:
         self._options = options
         self._settings: Settings = get_settings()
         # Behind the executors' slots those of the children that do a job for the supervisor: one to
-        # clean up, and for each executor's slot one to settle what it has left.
+        # clean up, for each executor's slot one to settle what it has left, and one for schedules.
         self._cleanup_slot = options.concurrency
-        self._board = Board(2 * options.concurrency + 1)
+        self._board = Board(2 * options.concurrency + 2)
         self._guard = Guard(self._board)
         self._children = Children(self._board, self._guard)
+        self._schedules = ScheduleWatch(
+            self._children,
+            2 * options.concurrency + 1,
+            self._settings.heartbeat_interval,
+            lingers=not options.orders.burst,
+        )
         self._signals = SupervisorSignals()
         self._generations = dict.fromkeys(range(options.concurrency), 0)
         self._start_at = dict.fromkeys(range(options.concurrency), 0.0)
@@ -101,7 +107,11 @@ class Supervisor:
             emit(
                 "worker.started",
                 owner=self._presence.owner,
+                host=self._presence.status.hostname,
                 pid=os.getpid(),
+                redis=get_lock_manager().endpoint,
+                prefix=self._settings.prefix,
+                queues=self._options.orders.shown_queues(),
                 executors=self._options.concurrency,
             )
             while not self._is_over():
@@ -139,6 +149,7 @@ class Supervisor:
     def _incarnate(self) -> None:
         """Becomes a new owner: row, lock file, heartbeat, guard's deadline, control channel."""
         self._presence = presence.prepare(self._options.name, AppStatus.AppType.WORKER)
+        self._presence.status.versions = as_json(self._options.orders.versions)
         sent_at = now()
         try:
             presence.register(self._presence)
@@ -149,6 +160,7 @@ class Supervisor:
         self._heartbeat = Heartbeat(self._presence, self._board, self._settings, self._wake_up)
         self._board.is_fenced = False
         self._heartbeat.beaten(sent_at)
+        self._guard.lock_file = self._presence.lock_file.descriptor
         self._guard.ensure()
         self._heartbeat.start()
         self._control = ControlChannel(self._presence.owner, self._settings.heartbeat_interval)
@@ -191,9 +203,11 @@ class Supervisor:
         else:
             steps += [
                 self._settle_leftovers,
+                self._stops.heed_limits,
                 self._stops.kill_overdue,
                 self._heed_rows,
                 self._clean_up_in_turn,
+                self._heed_schedules,
                 self._fill_slots,
             ]
         for step in steps:
@@ -223,6 +237,9 @@ class Supervisor:
         appointments = [now() + (_LONGEST_ROUND if self._is_busy() else _LONGEST_IDLE_ROUND)]
         appointments += self._stops.appointments()
         appointments += self._leftovers.appointments()
+        appointments.append(self._schedules.look_at)
+        if self._children.is_any_lingering():
+            appointments.append(now() + _LINGER_DELAY)
         appointments += [self._retry_at, self._abort_at or 0.0, *self._start_at.values()]
         # What is past was heeded in this round, as far as it could be.
         return min(at for at in appointments if at > now()) - now()
@@ -237,7 +254,7 @@ class Supervisor:
 
     def _obey(self, message: str) -> None:
         if task := messages.task_to_cancel(message):
-            self._stops.ask(task.bytes, Board.CANCEL)
+            self._stops.ask(task.bytes, Board.CANCEL, CANCELED)
 
     def _heed_signals(self) -> None:
         graceful, soon = self._signals.graceful, self._signals.soon
@@ -255,7 +272,7 @@ class Supervisor:
             self._abort_at = now() + self._settings.shutdown_grace
         if self._abort_at is not None and now() >= self._abort_at:
             for slot in self._generations:
-                if self._stops.ask(self._board.task(slot), Board.ABORT):
+                if self._stops.ask(self._board.task(slot), Board.ABORT, ABORTED):
                     emit("worker.aborting", task=UUID(bytes=self._board.task(slot)))
 
     # -- cancels -------------------------------------------------------------------------------
@@ -263,7 +280,7 @@ class Supervisor:
     def _heed_rows(self) -> None:
         """What the heartbeat has found to stop: the message may have been lost."""
         while not self._heartbeat.to_stop.empty():
-            self._stops.ask(self._heartbeat.to_stop.get().bytes, Board.CANCEL)
+            self._stops.ask(self._heartbeat.to_stop.get().bytes, Board.CANCEL, CANCELED)
 
     # -- executors that ended ------------------------------------------------------------------
 
@@ -272,17 +289,22 @@ class Supervisor:
         if child.job:
             if child.job == SETTLING:
                 self._leftovers.note(exit)
+            self._schedules.note(exit)
             return
-        why = self._stops.forget(child)
-        reason = {Board.ABORT: ABORTED, Board.CANCEL: STOPPED}.get(why, exit.reason)
-        if exit.signal or exit.status:
-            if why == Board.NO_STOP and not self._is_stopping:
+        stop = self._stops.forget(child)
+        if exit.signal or exit.status not in (0, EXIT_WORN):
+            if stop is None and not self._is_stopping:
                 emit("executor.died", slot=child.slot, pid=child.pid, reason=exit.reason)
             if now() - child.started_at < _CRASH_DELAY:
                 self._start_at[child.slot] = now() + _CRASH_DELAY
-        elif self._options.orders.burst:
+        elif self._options.orders.burst and not exit.status:
             self._burst_done.add(child.slot)
-        self._leftovers.add(exit, reason)
+        is_over = stop is not None and stop.why == Board.TIME_LIMIT
+        self._leftovers.add(
+            exit,
+            stop.reason if stop else exit.reason,
+            at_fault=str(UUID(bytes=stop.task)) if stop and is_over else "",
+        )
 
     def _settle_leftovers(self) -> None:
         if due := self._leftovers.due():
@@ -331,10 +353,18 @@ class Supervisor:
         unblock()
         return 1 if recovery.clean_up().failures else 0
 
+    # -- schedules -----------------------------------------------------------------------------
+
+    def _heed_schedules(self) -> None:
+        """A child dispatches, for the same reason."""
+        if not self._is_stopping and self._schedules.is_turn(self._presence.owner):
+            with self._nothing_open():
+                self._schedules.start(self._forget_supervision)
+
     # -- forking -------------------------------------------------------------------------------
 
-    def _nothing_open(self) -> "_NothingOpen":
-        return _NothingOpen(self._heartbeat, self._control)
+    def _nothing_open(self) -> NothingOpen:
+        return NothingOpen(self._heartbeat, self._control, self._schedules)
 
     def _forget_supervision(self) -> None:
         self._signals.uninstall()
@@ -358,6 +388,7 @@ class Supervisor:
         self._stops.clear()
         self._leftovers.clear()
         old = self._presence
+        self._guard.stop()  # which holds the old lock file; the next incarnation has another
         old.lock_file.remove()
         delay = 0.1
         while True:
@@ -378,20 +409,3 @@ class Supervisor:
     def _sleep(self, seconds: float) -> None:
         select.select([self._signals.descriptor], [], [], seconds)
         self._signals.drain()
-
-
-class _NothingOpen:
-    """No second thread and no connection, for the time of a fork."""
-
-    def __init__(self, heartbeat: Heartbeat, control: ControlChannel) -> None:
-        self._heartbeat = heartbeat
-        self._control = control
-
-    def __enter__(self) -> None:
-        self._heartbeat.stop()  # or TimeoutError: then there is no fork for now
-        self._control.close()
-        connections.close_all()
-        close_connections()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._heartbeat.start()

@@ -1,5 +1,8 @@
 """Canceling tasks of real workers."""
 
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from django_task_locks.models import State, Task
 from tests.support.intervals import runs_of
 from tests.support.processes import (
     Worker,
+    Workers,
     message,
     refreshed,
     wait_for_state,
@@ -44,7 +48,18 @@ def test_a_waiting_task_is_canceled_at_once_and_those_behind_it_move_up(
     assert_nothing_is_left(locks)
 
 
-@pytest.mark.parametrize("body", [tasks.record, tasks.arecord, tasks.burn, tasks.stubborn])
+@pytest.mark.parametrize(
+    "body",
+    [
+        tasks.record,
+        tasks.arecord,
+        tasks.burn,
+        tasks.stubborn,
+        tasks.match_for_ever,
+        tasks.calculate_for_ever,
+        tasks.sleep_in_c,
+    ],
+)
 def test_a_running_task_stops_within_a_second(
     body: object, worker: Worker, locks: LockManager
 ) -> None:
@@ -144,3 +159,69 @@ def test_deleting_a_waiting_task_takes_it_out_of_the_queue(
     gate.touch()
     wait_for_state(busy, State.COMPLETED)
     assert_nothing_is_left(locks)
+
+
+def test_L23_a_cancel_after_sigterm_still_stops_the_task(
+    worker: Worker, locks: LockManager
+) -> None:
+    """The worker would wait for it for ever."""
+    task = dispatch(tasks.stubborn, ["victim", 60.0], exclusive=["r"])
+    begun(task)
+    worker.send(signal.SIGTERM)
+    worker.wait_for_log("stopping")
+    cancel_task(task)
+    wait_for_state(task, State.CANCELED, timeout=5)
+    assert worker.wait() == 0
+    assert_nothing_is_left(locks)
+
+
+def test_L26_a_canceling_task_of_a_killed_worker_ends_as_canceled(
+    workers: Workers, locks: LockManager
+) -> None:
+    first = workers.start("--name", "w")
+    task = dispatch(
+        tasks.stubborn, ["victim", 60.0], exclusive=["r"], on_worker_loss="requeue", max_attempts=2
+    )
+    begun(task)
+    first.send(signal.SIGSTOP)  # it does not come to it
+    assert cancel_task(task).state == State.CANCELING
+    first.kill()
+    workers.start("--name", "w")
+    wait_for_state(task, State.CANCELED, timeout=5)
+    assert Run.objects.count() == 1
+    assert_nothing_is_left(locks)
+
+
+def test_L26_cancels_that_race_with_the_loss_of_the_executor_leave_nothing_behind(
+    worker: Worker, locks: LockManager
+) -> None:
+    dispatched = []
+    for _ in range(10):
+        task = dispatch(tasks.record, ["victim", 60.0], exclusive=["r"])
+        dispatched.append(task)
+        run = begun(task)
+        killer = threading.Thread(target=os.kill, args=(run.pid, signal.SIGKILL))
+        killer.start()
+        cancel_task(task)
+        killer.join()
+        wait_until_final([task])
+    assert {task.state for task in wait_until_final(dispatched)} <= {State.FAILED, State.CANCELED}
+    assert_nothing_is_left(locks)
+
+
+def test_L6_cancels_in_the_instant_of_the_start_leave_nothing_behind(
+    worker: Worker, locks: LockManager
+) -> None:
+    for number in range(40):
+        task = dispatch(tasks.record, ["victim", 0.02], exclusive=["r"])
+        time.sleep(number % 8 * 0.001)  # somewhere between the grant and the end
+        cancel_task(task)
+        ended = wait_until_final([task])[0]
+        assert ended.state in (State.COMPLETED, State.CANCELED)
+        if message_of(ended) == "Canceled before it started.":
+            assert task.pk not in runs_of([task])
+    assert_nothing_is_left(locks)
+
+
+def message_of(task: Task) -> str:
+    return str((task.error or {"message": ""})["message"])

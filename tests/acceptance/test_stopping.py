@@ -46,8 +46,7 @@ def test_a_busy_worker_finishes_what_runs_and_starts_nothing_new(
 ) -> None:
     gate = tmp_path / "gate"
     busy = [dispatch(tasks.record_until, [f"{n}", str(gate)], exclusive=[f"{n}"]) for n in "ab"]
-    for task in busy:
-        wait_for_state(task, State.RUNNING)
+    wait_until(lambda: Run.objects.count() == 2, what="both bodies to begin")
     waiting = [dispatch(tasks.record, ["later"], exclusive=["a"]), dispatch(tasks.record, ["free"])]
     worker.send(number)
     worker.wait_for_log("stopping")

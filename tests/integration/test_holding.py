@@ -20,6 +20,8 @@ from django_task_locks.exceptions import (
 )
 from django_task_locks.locks import LockManager
 from django_task_locks.models import State
+from tests.integration import bodies
+from tests.integration.bodies import doing
 from tests.support.processes import wait_until
 from tests.support.redis_state import assert_nothing_is_left, leftovers
 from tests.support.servers import ValkeyServer
@@ -210,6 +212,17 @@ def test_a_task_may_not_wait_for_its_own_resources(locks: LockManager) -> None:
     assert task.error is not None
     assert task.error["type"] == "django_task_locks.exceptions.WouldDeadlock"
     assert str(task.pk) in task.error["message"]
+    assert leftovers(locks) == set()
+
+
+def test_a_hold_that_would_wait_for_an_outer_task_is_refused(locks: LockManager) -> None:
+    def outer() -> str:
+        inner = dispatch(tasks.hold_inside, ["r"], exclusive=["other"], immediate=True)
+        return str((inner.error or {})["type"])
+
+    with doing(outer):
+        task = dispatch(bodies.run, exclusive=["r"], immediate=True)
+    assert task.result == "django_task_locks.exceptions.WouldDeadlock"
     assert leftovers(locks) == set()
 
 

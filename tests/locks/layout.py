@@ -19,7 +19,7 @@ def _slot(slot: tuple[int, int] | None) -> str:
 def expected(model: Model, keys: Keys) -> dict[str, Value]:
     """Every key but the counters and the wake markers."""
     found: dict[str, Any] = {}
-    for request in model.in_order("waiting", "granted", "held"):
+    for request in model.in_order("due", "waiting", "granted", "held"):
         fields = {
             "state": request.state,
             "score": str(score(request)),
@@ -34,7 +34,9 @@ def expected(model: Model, keys: Keys) -> dict[str, Value]:
         }
         found[keys.request(request.id)] = {name: value for name, value in fields.items() if value}
         found.setdefault(keys.owner(request.owner), set()).add(request.id)
-        if request.state == "waiting":
+        if request.state == "due":
+            found.setdefault(keys.due, {})[request.id] = request.due
+        elif request.state == "waiting":
             for resource in request.exclusive:
                 found.setdefault(keys.wait_exclusive(resource), {})[request.id] = score(request)
             for resource in request.exclusive | request.shared:
@@ -59,7 +61,7 @@ def expected(model: Model, keys: Keys) -> dict[str, Value]:
         found[keys.control(owner)] = messages
     if model.owners:
         found[keys.owners] = {
-            owner: f"-{ttl}" if owner in model.closed else str(ttl)
+            owner: f"-{float(ttl)}" if owner in model.closed else str(float(ttl))
             for owner, ttl in model.owners.items()
         }
     if model.lanes:
@@ -140,7 +142,10 @@ def of_requests(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
         exclusive, shared = fields.get("exclusive", []), fields.get("shared", [])
         found[key] = record
         found.setdefault(keys.owner(fields["owner"]), set()).add(id)
-        if fields["state"] == "waiting":
+        if fields["state"] == "due":
+            if id in (due := snapshot.get(keys.due, {})) and isinstance(due, dict):
+                found.setdefault(keys.due, {})[id] = due[id]  # the record does not say when
+        elif fields["state"] == "waiting":
             for resource in exclusive:
                 found.setdefault(keys.wait_exclusive(resource), {})[id] = score
             for resource in exclusive + shared:

@@ -7,6 +7,11 @@ the definition. Slow, and simple enough to be right by reading.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+# Requests that one call promotes; a time (in ms) that has come; later than all known arrivals.
+MOST = 100
+OVERDUE = 1_000_000
+LATEST = 2**40
+
 
 class Refused(Exception):
     """The operation belongs to a process or an executor that may do nothing any more."""
@@ -48,6 +53,7 @@ class Request:
     process: Process | None = None
     label: str = ""
     arrival: int = 0
+    due: int | None = None
     owner: str = ""
     slot: tuple[int, int] | None = None
     state: str = "waiting"
@@ -87,6 +93,8 @@ class Model:
     generations: dict[str, dict[int, int]] = field(default_factory=dict)
     lanes: dict[str, str] = field(default_factory=dict)
     lanes_version: int = 0
+    # Requests that have arrived without the caller knowing by which number.
+    promoted: list[Request] = field(default_factory=list)
 
     # -- who is granted ------------------------------------------------------------------------
 
@@ -95,8 +103,10 @@ class Model:
         return sorted(found, key=lambda request: request.rank)
 
     def in_the_way_of(self, request: Request) -> Iterator[Request]:
-        """All that is held, and all earlier that is not, granted or waiting."""
+        """All that is held, and all earlier that is not, granted or waiting; but not due."""
         for other in self.requests.values():
+            if other.state == "due":
+                continue
             is_first = other.state == "held" or other.rank < request.rank
             if other.id != request.id and is_first and request.conflicts_with(other):
                 yield other
@@ -108,6 +118,8 @@ class Model:
             if any(self.in_the_way_of(request)):
                 request.state = "waiting"
                 continue
+            if request.process and request.process.owner in self.closed:
+                continue  # it waits for its release, and so do those behind it
             if request.state == "waiting":
                 newly_granted.append(request.id)
             request.state = "held" if request.is_hold else "granted"
@@ -116,14 +128,14 @@ class Model:
     # -- requests ------------------------------------------------------------------------------
 
     def request(self, request: Request, arrival: int, *, wait: bool) -> str:
-        """Returns the state of the request: "held", "granted", "waiting" or "blocked"."""
+        """Returns the state of the request: "held", "granted", "waiting", "due" or "blocked"."""
         if request.process:
             self.refuse(request.process)
         if known := self.requests.get(request.id):
             if request.process and known.owner != request.process.owner:
                 raise OfAnother
             return known.state
-        request.arrival = arrival
+        request.arrival = 0 if request.due else arrival
         request.owner = request.home
         request.slot = request.process.slot if request.process else None
         if not wait and any(self.in_the_way_of(request)):
@@ -134,8 +146,23 @@ class Model:
         elif request.lane not in self.lanes:
             self.lanes[request.lane] = request.lane_description
             self.lanes_version += 1
+        if request.due:
+            request.state = "due"
         self.settle()
         return request.state
+
+    def promote(self, most: int) -> None:
+        """Those whose time has come are requested now, in its order."""
+        waiting = [request for request in self.requests.values() if request.state == "due"]
+        due = sorted((request.due or 0, request.id) for request in waiting)
+        for moment, id in due[:most]:
+            if moment > OVERDUE:
+                return
+            request = self.requests[id]
+            request.state, request.due = "waiting", None
+            request.arrival = LATEST + len(self.promoted)
+            self.promoted.append(request)
+            self.settle()
 
     def release(
         self, id: str, owner: str = "", token: int | None = None
@@ -148,7 +175,9 @@ class Model:
             return ("refused", ())
         return ("done", self.end(request))
 
-    def requeue(self, id: str, owner: str, token: int | None) -> tuple[str, tuple[str, ...]]:
+    def requeue(
+        self, id: str, owner: str, token: int | None, due: int | None = None
+    ) -> tuple[str, tuple[str, ...]]:
         request = self.requests.get(id)
         if request is None:
             return ("unknown", ())
@@ -157,6 +186,8 @@ class Model:
         self.empty_slot(request)
         request.owner, request.slot, request.token = request.home, None, None
         request.state = "waiting"
+        if due:
+            request.state, request.due, request.arrival = "due", due, 0
         return ("done", self.hand_over())
 
     def end(self, request: Request) -> tuple[str, ...]:
@@ -177,8 +208,13 @@ class Model:
 
     # -- executors -----------------------------------------------------------------------------
 
-    def claim(self, process: Process, version: int | None, lanes: Iterable[str]) -> str:
-        """Returns the id that the slot holds now, or "idle", or "lanes" if these have changed."""
+    def claim(
+        self, process: Process, version: int | None, lanes: Iterable[str], most: int = MOST
+    ) -> str:
+        """Returns the id that the slot holds now, or "idle", or "lanes" if these have changed.
+
+        most  requests that may be promoted by one call
+        """
         assert process.slot
         self.refuse(process)
         number = process.slot[0]
@@ -189,6 +225,7 @@ class Model:
             del slots[number]  # its predecessor's, which the supervisor ends
         if version != self.lanes_version:
             return "lanes"
+        self.promote(most)
         ready = [request for request in self.in_order("granted") if request.lane in lanes]
         if not ready:
             return "idle"
@@ -234,10 +271,11 @@ class Model:
     def registry(self, owner: str) -> set[str]:
         return {request.id for request in self.requests.values() if request.owner == owner}
 
-    def beat(self, owner: str, ttl: float) -> None:
+    def beat(self, owner: str, ttl: float, most: int = MOST) -> None:
         self.refuse(Process(owner, ttl))
         self.owners[owner] = ttl
         self.suspects.discard(owner)
+        self.promote(most)
 
     def close_owner(self, owner: str) -> set[str]:
         self.closed.add(owner)

@@ -14,7 +14,16 @@ import pytest
 from django_task_locks.exceptions import ForeignValue, OwnerClosed, StaleSlot
 from django_task_locks.locks import AsyncLockManager, LockManager
 from django_task_locks.locks.protocol import text
-from django_task_locks.locks.requests import Blocked, Claimed, Ended, Grant, Idle, Lane, Waiting
+from django_task_locks.locks.requests import (
+    Blocked,
+    Claimed,
+    Due,
+    Ended,
+    Grant,
+    Idle,
+    Lane,
+    Waiting,
+)
 from tests.locks.support import OTHER_WORKER, WEB, WORKER, Executor, hold, task
 from tests.support.redis_state import leftovers
 from tests.support.services import AnyClient, Way
@@ -160,6 +169,40 @@ def an_executor_is_woken_by_a_grant(locks: LockManager, control: AnyClient) -> N
     locks.release("a")
 
 
+def a_request_waits_for_its_time(locks: LockManager, control: AnyClient) -> None:
+    lane = Lane(queue="later")
+    executor = Executor(locks, queues=["later"])
+    assert locks.request(task("a", "r", lane=lane, run_after=time.time() + 0.3)) == Due("a")
+    found = locks.inspect_request("a")
+    assert found is not None
+    assert found.run_after == pytest.approx(time.time() + 0.3, abs=0.3)
+    assert locks.request(task("b", "r", lane=lane, run_after=1)) == Grant("b", None)
+    claimed = executor.take()
+    assert claimed.id == "b"
+    assert locks.release("b") == Ended("done")
+
+    while isinstance(reply := executor.claim(), Idle):
+        locks.wait_for_ready(executor.lanes, reply.next_due_in or 0)
+
+    assert reply.id == "a"
+    later = time.time() + 60
+    assert locks.requeue("a", owner=WORKER.owner, token=reply.token, run_after=later).is_done
+    assert locks.release("a") == Ended("done")
+
+
+def all_who_wait_for_an_end_see_the_sign(locks: LockManager, control: AnyClient) -> None:
+    locks.request(task("a", "r"))
+    assert locks.watch("a")
+    assert not locks.wait_for_end("a", 0.01)
+
+    locks.release("a")
+
+    assert locks.wait_for_end("a", 5)
+    assert locks.wait_for_end("a", 5)
+    assert not locks.watch("a")
+    control.delete(locks.keys.ended("a"))
+
+
 def a_requeued_task_keeps_its_place(locks: LockManager, control: AnyClient) -> None:
     locks.request(task("a", "r"))
     locks.request(task("b", "r"))
@@ -226,6 +269,13 @@ def a_slot_is_given_to_a_successor(locks: LockManager, control: AnyClient) -> No
 def one_process_leads(locks: LockManager, control: AnyClient) -> None:
     assert locks.lead("job", WORKER.owner, 60)
     assert not locks.lead("job", WEB.owner, 60)
+    assert 50 < locks.lead_ends_in("job") <= 60
+    locks.extend_lead("job", 600)
+    assert locks.lead_ends_in("job") > 500
+    locks.end_lead("job")
+    assert locks.lead_ends_in("job") == 0
+    locks.extend_lead("job", 600)
+    assert locks.lead("job", WEB.owner, 60)
     control.delete(locks.keys.leader("job"))
 
 
@@ -263,6 +313,8 @@ STEPS: list[Callable[[LockManager, AnyClient], None]] = [
     a_hold_is_woken_by_the_release,
     a_wait_of_no_time_ends_at_once,
     an_executor_is_woken_by_a_grant,
+    a_request_waits_for_its_time,
+    all_who_wait_for_an_end_see_the_sign,
     a_requeued_task_keeps_its_place,
     more_waiters_than_one_call_examines_are_all_granted,
     a_process_comes_and_goes,

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from redis import Redis
+
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import Claimant, Lane
@@ -13,6 +15,7 @@ from tests.locks.support import OTHER_WORKER, WEB, WORKER, Executor, hold, task
 KEYS = Keys(PREFIX)
 OTHER_LANE = Lane(queue="other")
 HELD_TOKEN = 2  # after the arrival
+FAR_AWAY = 250_000_000_000  # the year 9892
 SECOND_SLOT = Claimant(owner=WORKER.owner, slot="1.1", ttl=30)
 
 OPERATIONS: dict[str, Callable[[LockManager], object]] = {
@@ -29,9 +32,16 @@ OPERATIONS: dict[str, Callable[[LockManager], object]] = {
     "release of a task": lambda locks: locks.release("held"),
     "release of a grant": lambda locks: locks.release("ready"),
     "release of a waiter": lambda locks: locks.release("queued"),
+    "release of one that is not due": lambda locks: locks.release("later"),
+    "request of something later": lambda locks: locks.request(
+        task("new", "free", run_after=FAR_AWAY - 1)
+    ),
     "release of a hold": lambda locks: locks.release("hold"),
     "settle": lambda locks: locks.settle(),
     "requeue": lambda locks: locks.requeue("held", owner=WORKER.owner, token=HELD_TOKEN),
+    "requeue for later": lambda locks: locks.requeue(
+        "held", owner=WORKER.owner, token=HELD_TOKEN, run_after=FAR_AWAY - 1
+    ),
     "claim": lambda locks: locks.claim(SECOND_SLOT, "2", ["default", "other"]),
     "claim by another": lambda locks: locks.claim(OTHER_WORKER, "2", ["default", "other"]),
     "claim without lanes": lambda locks: locks.claim(OTHER_WORKER, "", []),
@@ -46,6 +56,7 @@ OPERATIONS: dict[str, Callable[[LockManager], object]] = {
     "release_owner of a process": lambda locks: locks.release_owner(WEB.owner, 1),
     "forget_owner": lambda locks: locks.forget_owner("lost@8"),
     "forget_entry": lambda locks: locks.forget_entry("held", WEB.owner),
+    "watch": lambda locks: locks.watch("queued"),
     "suspect": lambda locks: locks.suspect(WEB.owner),
     "inspect_request": lambda locks: locks.inspect_request("queued"),
     "inspect_resource": lambda locks: locks.inspect_resource("r1"),
@@ -64,10 +75,19 @@ def prepare(manager: LockManager) -> None:
     manager.request(task("queued in between", shared=["r1", "r2"], lane=OTHER_LANE))
     manager.request(task("queued last", "r2", shared=["r3"]))
     manager.request(hold("queued hold", "r1"))
+    manager.request(task("later", "r1", shared=["s1"], run_after=FAR_AWAY))
+    manager.request(task("overdue", "r2", run_after=FAR_AWAY))
+    manager.request(task("overdue and free", "free", run_after=FAR_AWAY))
+    manager.watch("held")
     manager.close_owner("gone@9")
     manager.suspect("lost@8")
     manager.send(WORKER.owner, "cancel held")
     manager.lead("job", WORKER.owner, 60)
+
+
+def let_time_pass(client: Redis) -> None:
+    """Until the first requests of the scene are due."""
+    client.zadd(KEYS.due, {"overdue": 1, "overdue and free": 2})
 
 
 FAMILIES_OF_REQUESTS = (
@@ -78,6 +98,7 @@ FAMILIES_OF_REQUESTS = (
     KEYS.owner(""),
     KEYS.slot(""),
     KEYS.ready(""),
+    KEYS.due,
 )
 
 

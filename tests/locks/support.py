@@ -16,6 +16,7 @@ def task(
     shared: Iterable[str] = (),
     priority: int = 0,
     lane: Lane | None = None,
+    run_after: float | None = None,
 ) -> LockRequest:
     """The request of a task: granted to a queue, until a worker claims it."""
     return LockRequest(
@@ -24,6 +25,7 @@ def task(
         shared=tuple(shared),
         priority=priority,
         lane=lane or Lane(),
+        run_after=run_after,
     )
 
 

@@ -10,10 +10,20 @@ from django_task_locks.locks.requests import Lane
 from tests.locks.support import WEB, WORKER, Executor, hold, request_all, task
 
 FEW, MANY = 100, 50_000
+FAR_AWAY = 10_000_000_000
 
 
 def crowd(manager: LockManager, first: int, last: int) -> None:
-    """Foreign requests: half of them hold or are granted a resource of their own, half wait."""
+    """Foreign requests: half of them hold or are granted a resource of their own, half wait; and
+    some that are not due yet.
+    """
+    request_all(
+        manager,
+        (
+            task(f"later-{number}", f"foreign-{number}", run_after=FAR_AWAY)
+            for number in range(first, last, 10)
+        ),
+    )
     request_all(
         manager,
         (task(f"foreign-{number}", f"foreign-{number // 2}") for number in range(first, last)),
@@ -46,6 +56,8 @@ def operations(manager: LockManager) -> Iterator[tuple[str, Callable[[], object]
     yield "retire", lambda: manager.retire(WORKER)
     yield "release", lambda: manager.release("own-1")
     yield "hold", lambda: manager.request(hold("held", "h1", "h2"))
+    yield "request later", lambda: manager.request(task("due", "a", run_after=FAR_AWAY + 1))
+    yield "release later", lambda: manager.release("due")
     yield "beat", lambda: manager.beat(WEB.owner, 30)
     yield "close owner", lambda: manager.close_owner(WEB.owner)
     yield "release owner", lambda: manager.release_owner(WEB.owner)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import pytest
 from redis import Redis
 
-from django_task_locks.exceptions import ForeignValue
+from django_task_locks.exceptions import ForeignValue, OwnerClosed
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import Blocked, Ended, Grant, Idle, Waiting
 from tests.locks.conftest import PREFIX
-from tests.locks.scene import KEYS, OPERATIONS, OTHER_LANE, is_intact, prepare
+from tests.locks.scene import KEYS, OPERATIONS, OTHER_LANE, is_intact, let_time_pass, prepare
 from tests.locks.snapshot import remove_all, snapshot
 from tests.locks.support import WEB, WORKER, Executor, hold, task
 
@@ -65,6 +65,8 @@ PLACES = [
     Place("closed", KEYS.closed),
     Place("suspects", KEYS.suspects),
     Place("lanes", KEYS.lanes, "hash"),
+    Place("due", KEYS.due),
+    Place("request", KEYS.request("overdue")),
     Place("ready", KEYS.ready("default")),
     Place("ready", KEYS.ready("other")),
     Place("wake", KEYS.wake("")),
@@ -72,6 +74,8 @@ PLACES = [
     Place("wake", KEYS.wake("other")),
     Place("control", KEYS.control(WORKER.owner), "list"),
     Place("grant", KEYS.grant("waits"), "list"),
+    Place("ended", KEYS.ended("held"), "list"),
+    Place("ended", KEYS.ended("queued"), "list"),
     Place("leader", KEYS.leader("job"), "text"),
     Place("unsettled", KEYS.unsettled, "hash"),
     Place("seq", KEYS.seq),
@@ -94,6 +98,7 @@ def test_the_scene_is_intact_without_anything_foreign(
     for operation in OPERATIONS.values():
         remove_all(redis_client, PREFIX)
         prepare(manager)
+        let_time_pass(redis_client)
         assert is_intact(snapshot(redis_client, PREFIX))
         operation(manager)
         assert is_intact(snapshot(redis_client, PREFIX))
@@ -109,6 +114,7 @@ def test_an_operation_does_all_or_nothing(
             continue
         remove_all(redis_client, PREFIX)
         prepare(manager)
+        let_time_pass(redis_client)
         redis_client.delete(place.key)
         write(redis_client, place.key)
         before = snapshot(redis_client, PREFIX)
@@ -292,3 +298,30 @@ def test_plain_commands_name_the_key_too(
     with pytest.raises(ForeignValue) as raised:
         ask(manager)
     assert key in str(raised.value)
+
+
+@pytest.mark.parametrize("record", ['{"state": "held"}', '{"state": 1, "owner": "a"}', "[]", "7"])
+def test_json_that_is_no_record_is_foreign(
+    manager: LockManager, redis_client: Redis, record: str
+) -> None:
+    redis_client.set(KEYS.request("a"), record)
+    for ask in (manager.release, manager.inspect_request, lambda id: manager.request(task(id))):
+        with pytest.raises(ForeignValue, match="request:a"):
+            ask("a")
+    assert redis_client.get(KEYS.request("a")) == record.encode()
+
+
+def test_a_counter_below_zero_is_foreign(manager: LockManager, redis_client: Redis) -> None:
+    manager.request(hold("first", "r"))
+    redis_client.set(KEYS.seq, -5)
+    with pytest.raises(ForeignValue, match="seq"):
+        manager.request(hold("a", "s"))
+
+
+def test_an_entry_of_owners_that_is_no_ttl_does_not_keep_its_owner_open(
+    manager: LockManager, redis_client: Redis
+) -> None:
+    redis_client.hset(KEYS.owners, WEB.owner, "soon")
+    manager.close_owner(WEB.owner)
+    with pytest.raises(OwnerClosed):
+        manager.request(hold("a", "r"))

@@ -7,6 +7,7 @@ LOCK_MODEL_EXAMPLES=5000 runs it for longer.
 import asyncio
 import json
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -31,6 +32,7 @@ from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
     Claimed,
+    Due,
     Ended,
     Grant,
     Idle,
@@ -168,13 +170,28 @@ class LockMachine(RuleBasedStateMachine):
         self.compare()
         return wanted, got
 
+    @property
+    def most(self) -> int:
+        """Requests that one call promotes."""
+        return min(self.batch, model.MOST)
+
     def compare(self) -> None:
         found = snapshot(self.client, self.prefix)
+        self.learn_arrivals(found)
         self.learn_tokens(found)
         assert layout.observed(found, self.keys) == layout.expected(self.model, self.keys)
         assert int(str(found.get(self.keys.seq, 0))) >= max(self.last_arrival, self.last_token)
         assert layout.unmarked(found, self.keys) == set()
         self.compare_markers(found)
+
+    def learn_arrivals(self, found: dict[str, Any]) -> None:
+        """Of those whose time had come, in this order."""
+        for request in self.model.promoted:
+            record = json.loads(found[self.keys.request(request.id)])
+            request.arrival = int(record["score"]) % 2**43
+            assert request.arrival > self.last_arrival
+            self.last_arrival = request.arrival
+        self.model.promoted.clear()
 
     def learn_tokens(self, found: dict[str, Any]) -> None:
         """The model knows no tokens: each new one is greater than all that were given before."""
@@ -251,6 +268,26 @@ class LockMachine(RuleBasedStateMachine):
         self.request(data, self.draw_id(data, known=False), None, lane=lane)
 
     @precondition(lambda self: self.has_free_ids())
+    @rule(data=st.data(), lane=st.sampled_from(LANES))
+    def request_for_a_task_that_is_not_due(self, data: st.DataObject, lane: Lane) -> None:
+        id = self.draw_id(data, known=False)
+        self.request(data, id, None, lane=lane, due=self.draw_due(data))
+
+    def draw_due(self, data: st.DataObject) -> int:
+        """A time in ms that does not come while this machine runs."""
+        hours = data.draw(st.sampled_from((1, 2, 3)), label="due in hours")
+        return int(time.time()) * 1000 + hours * 3_600_000
+
+    @precondition(lambda self: self.model.in_order("due"))
+    @rule(data=st.data(), moment=st.sampled_from((1, 2, 3)))
+    def time_passes(self, data: st.DataObject, moment: int) -> None:
+        """For one that was not due yet."""
+        ids = sorted(request.id for request in self.model.in_order("due"))
+        id = data.draw(st.sampled_from(ids), label="id")
+        self.model.requests[id].due = moment
+        self.client.zadd(self.keys.due, {id: moment})
+
+    @precondition(lambda self: self.has_free_ids())
     @rule(data=st.data())
     def try_for_a_task(self, data: st.DataObject) -> None:
         self.request(data, self.draw_id(data, known=False), None, wait=False)
@@ -276,6 +313,7 @@ class LockMachine(RuleBasedStateMachine):
         *,
         lane: Lane = LANES[0],
         wait: bool = True,
+        due: int | None = None,
     ) -> None:
         exclusive, shared = data.draw(st.sampled_from(DEMANDS), label="exclusive, shared")
         priority = data.draw(priorities, label="priority")
@@ -287,6 +325,7 @@ class LockMachine(RuleBasedStateMachine):
             lane=lane,
             claimant=claimant(process) if process else None,
             label=f"label of {id}",
+            run_after=due / 1000 if due else None,
         )
         for _ in self.repetitions(data):
             arrival = int(self.client.get(self.keys.seq) or 0) + 1
@@ -301,6 +340,7 @@ class LockMachine(RuleBasedStateMachine):
                 lane_description=lane.description,
                 process=process,
                 label=f"label of {id}",
+                due=due,
             )
             wanted, got = self.ask(
                 partial(self.model.request, in_the_model, arrival, wait=wait),
@@ -311,9 +351,11 @@ class LockMachine(RuleBasedStateMachine):
                 assert got == Grant(id, self.model.requests[id].token)
             elif wanted == "waiting":
                 assert got == Waiting(id)
+            elif wanted == "due":
+                assert got == Due(id)
             elif wanted == "blocked":
                 self.check_blockers(got, in_the_model)
-            if is_new and id in self.model.requests:
+            if is_new and not due and id in self.model.requests:
                 self.last_arrival = arrival
 
     def check_blockers(self, got: Any, request: model.Request) -> None:
@@ -368,13 +410,16 @@ class LockMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def requeue(self, data: st.DataObject) -> None:
         id, owner, token = self.draw_held(data)
+        later = data.draw(st.sampled_from((False, False, True)), label="later")
+        due = self.draw_due(data) if later else None
         for _ in self.repetitions(data):
             wanted, got = self.ask(
-                partial(self.model.requeue, id, owner, token),
+                partial(self.model.requeue, id, owner, token, due),
                 "requeue",
                 id,
                 owner=owner,
                 token=token,
+                run_after=due / 1000 if due else None,
             )
             self.check_ended(wanted, got)
 
@@ -399,7 +444,7 @@ class LockMachine(RuleBasedStateMachine):
     def claim_as(self, process: model.Process, version: str, lanes: list[str]) -> None:
         before = self.id_in_slot(process)
         wanted, got = self.ask(
-            partial(self.model.claim, process, int(version or -1), lanes),
+            partial(self.model.claim, process, int(version or -1), lanes, self.most),
             "claim",
             claimant(process),
             version,
@@ -439,13 +484,23 @@ class LockMachine(RuleBasedStateMachine):
             listed = {lane.name: lane for lane in LANES if lane.name in self.model.lanes}
             assert got == Lanes(str(self.model.lanes_version), listed)
         elif wanted == "idle":
-            assert got == Idle()
+            assert isinstance(got, Idle)
+            self.check_next_due(got)
             self.dark.difference_update(lanes)
         else:
             token = self.model.requests[wanted].token
             assert got == Claimed(wanted, token or 0)
             if wanted != before:
                 self.dark.difference_update(lanes)
+
+    def check_next_due(self, got: Idle) -> None:
+        """Told in seconds from now, and at once if there were more due than one call promotes."""
+        due = [request.due or 0 for request in self.model.in_order("due")]
+        if not due:
+            assert got.next_due_in is None
+            return
+        assert got.next_due_in is not None
+        assert abs(got.next_due_in - max(0.0, min(due) / 1000 - time.time())) < 5
 
     @rule(data=st.data(), lanes=some_lanes)
     def wait_for_ready(self, data: st.DataObject, lanes: list[Lane]) -> None:
@@ -519,7 +574,7 @@ class LockMachine(RuleBasedStateMachine):
         for _ in self.repetitions(data):
             if owner not in self.model.closed:
                 self.dark.clear()
-            self.ask(partial(self.model.beat, owner, TTL), "beat", owner, TTL)
+            self.ask(partial(self.model.beat, owner, TTL, self.most), "beat", owner, TTL)
 
     def close_owner(self, data: st.DataObject, owner: str) -> None:
         for _ in self.repetitions(data):
@@ -587,7 +642,8 @@ class LockMachine(RuleBasedStateMachine):
         assert found.shared == tuple(sorted(request.shared))
         assert (found.token, found.score) == (request.token, layout.score(request))
         in_the_way = {other.id: other for other in self.model.in_the_way_of(request)}
-        assert bool(found.blockers) == (request.state == "waiting")
+        assert bool(found.blockers) == (request.state == "waiting" and bool(in_the_way))
+        assert found.run_after == (request.due / 1000 if request.due else None)
         for blocker in found.blockers:
             other = in_the_way[blocker.id]
             assert (blocker.state, blocker.owner) == (other.state, other.owner)

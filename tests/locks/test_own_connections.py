@@ -4,10 +4,11 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from time import sleep
 
 import pytest
-from redis import ConnectionPool, Redis
+from redis import ConnectionPool, Redis, UnixDomainSocketConnection
 from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
@@ -96,6 +97,54 @@ def test_an_interrupted_call_takes_its_connection_with_it(
     assert len(connections(redis_client)) == 1
 
 
+def test_a_second_interrupt_does_not_leave_the_answer_to_another(
+    owning: LockManager, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes while the connection of the first is closed."""
+    owning.request(task("a", "r"))
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UnixDomainSocketConnection, "read_response", interrupted)
+        patch.setattr(UnixDomainSocketConnection, "disconnect", interrupted)
+        (connection,) = owning.transport._idle  # type: ignore[attr-defined]
+        with pytest.raises(KeyboardInterrupt):
+            owning.known(["a"])
+    assert owning.release("a") == Ended("done")
+    assert owning.known(["a"]) == set()
+    connection.disconnect()
+
+
+def test_a_burst_leaves_few_open(owning: LockManager, redis_client: Redis) -> None:
+    barrier = Barrier(60)
+
+    def wait(number: int) -> None:
+        barrier.wait(30)
+        owning.wait_for_grant(f"nothing{number}", 0.2)
+
+    with ThreadPoolExecutor(60) as threads:
+        list(threads.map(wait, range(60)))
+    assert len(connections(redis_client)) <= 32
+
+
+def test_an_encoding_that_would_garble_names_is_refused(valkey: ValkeyServer) -> None:
+    with pytest.raises(ValueError, match="latin-1"):
+        own(valkey.url, encoding="latin-1")
+    with pytest.raises(ValueError, match="latin-1"):
+        LockManager(valkey.client(encoding="latin-1"), PREFIX)
+
+
+def test_a_client_that_drops_its_connections_leaves_those_in_use(valkey: ValkeyServer) -> None:
+    with valkey.client() as client, ThreadPoolExecutor(1) as threads:
+        manager = LockManager(client, PREFIX)
+        waiting = threads.submit(manager.wait_for_grant, "nothing", 0.5)
+        sleep(0.1)
+        manager.transport.drop_connections()
+        assert waiting.result(5) is None
+
+
 def test_threads_have_one_each_and_leave_them_to_others(
     owning: LockManager, redis_client: Redis
 ) -> None:
@@ -155,16 +204,17 @@ class TestRetries:
 
     def test_one_more_is_told(self, relay: Relay) -> None:
         manager = own(f"unix://{relay.path}", retries=2)
-        manager.request(task("warm"))
         relay.lose_reply(3)
         with pytest.raises(LockServiceUnavailable, match=r"request: .*the-endpoint"):
             manager.request(task("a", "r"))
         assert relay.lost == 3
         assert manager.request(task("a", "r")) == Grant("a", None)
 
-    def test_a_server_that_was_restarted_is_found_again(self) -> None:
+    @pytest.mark.parametrize("retries", [0, 1])
+    def test_a_server_that_was_restarted_is_found_again(self, retries: int) -> None:
+        """That it has closed a connection in the meantime counts as no failure."""
         with ValkeyServer() as server:
-            manager = own(server.url, retries=1)
+            manager = own(server.url, retries=retries)
             manager.request(task("a", "r"))
             server.kill()
             server.start()

@@ -7,7 +7,7 @@ from redis import Redis
 
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.keys import Keys
-from django_task_locks.locks.requests import Claimed, Ended, Grant, Lane, Waiting
+from django_task_locks.locks.requests import Claimant, Claimed, Ended, Grant, Lane, Waiting
 from tests.locks.snapshot import Value
 from tests.locks.support import OTHER_WORKER, WEB, WORKER, Executor, hold, task
 
@@ -274,3 +274,59 @@ class TestLocksThatAreNotOursAnyMore:
         assert manager.inspect_request("a") is None
         assert redis_client.exists(keys.lock("r1"), keys.lock("r3")) == 0
         assert redis_client.lrange(keys.lock("r2"), 0, -1) == [b"not ours"]
+
+
+class TestWhatMustNotBeHandedOver:
+    def test_a_hold_of_a_process_declared_missing_is_not_granted(
+        self, manager: LockManager
+    ) -> None:
+        """Its code would start beside that of the next one, when its locks are released."""
+        gone = Claimant(owner="gone@1", ttl=30)
+        manager.request(hold("a", "r"))
+        manager.request(hold("b", "r", by=gone))
+        manager.request(task("c", "r"))
+        manager.close_owner(gone.owner)
+        assert manager.release("a") == Ended("done")
+        assert manager.wait_for_grant("b", 0.01) is None
+        assert manager.release_owner(gone.owner) == 1
+        found = manager.inspect_request("c")
+        assert found is not None
+        assert found.state == "granted"
+
+
+class TestLockThatAnOperatorDeleted:
+    @pytest.fixture
+    def lost(self, manager: LockManager, redis_client: Redis, keys: Keys) -> LockManager:
+        """A lock with a holder and a waiter, deleted by hand, then taken by somebody else."""
+        manager.request(hold("a", "r"))
+        manager.request(hold("b", "r"))
+        redis_client.delete(keys.lock("r"))
+        manager.request(hold("c", "r"))
+        return manager
+
+    def test_who_asks_again_is_granted_when_it_is_free(self, lost: LockManager) -> None:
+        lost.release("a")
+        lost.release("c")
+        assert isinstance(lost.request(hold("b", "r")), Grant)
+
+    def test_who_asks_again_stops_others_from_passing(self, lost: LockManager) -> None:
+        assert lost.request(hold("b", "r")) == Waiting("b")
+        assert lost.request(hold("d", "r")) == Waiting("d")
+        lost.release("a")
+        assert lost.release("c") == Ended("done", ("b",))
+
+    def test_the_holder_from_before_frees_nothing_of_the_new_one(self, lost: LockManager) -> None:
+        lost.release("a")
+        assert lost.inspect_resource("r").holders[0].id == "c"
+
+
+def test_news_of_a_grant_whose_record_was_deleted_are_not_those_of_the_next(
+    manager: LockManager, redis_client: Redis, keys: Keys
+) -> None:
+    manager.request(hold("a", "r"))
+    manager.request(hold("b", "r"))
+    manager.release("a")
+    redis_client.delete(keys.request("b"), keys.lock("r"))
+    manager.request(hold("c", "r"))
+    manager.request(hold("b", "r"))
+    assert manager.wait_for_grant("b", 0.01) is None

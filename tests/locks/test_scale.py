@@ -97,25 +97,32 @@ class TestAHundredThousandWaiters:
 
 
 class TestSendingBack:
-    def test_one_request_sends_back_a_thousand_unclaimed_grants_at_most(
+    def test_each_unclaimed_grant_is_looked_at_once_however_much_they_share(
         self, manager: LockManager
     ) -> None:
-        low = [task(f"low{number}", f"r{number}", priority=-1) for number in range(1100)]
-        request_all(manager, low)
-        high = task("high", *(f"r{number}" for number in range(1100)))
-        assert manager.request(high) == Waiting("high")
-        states = [manager.inspect_request(request.id).state for request in low]  # type: ignore[union-attr]
-        assert sorted(set(states)) == ["granted", "waiting"]
-        assert states.count("waiting") == 1000
-        for request, state in zip(low, states, strict=True):
-            if state == "granted":
-                manager.release(request.id)
-        assert manager.inspect_request("high").state == "granted"  # type: ignore[union-attr]
-
-    def test_more_readers_than_that_are_waited_for(self, manager: LockManager) -> None:
-        readers = [task(f"low{number}", shared=["r"], priority=-1) for number in range(1001)]
+        """Once for each of its resources, two hundred readers of two hundred resources would be
+        forty thousand looks.
+        """
+        shared = names(0, 200)
+        readers = [task(f"low{number}", shared=shared, priority=-1) for number in range(200)]
         request_all(manager, readers)
-        assert manager.request(task("high", "r")) == Waiting("high")
-        for request in readers:
-            manager.release(request.id)
-        assert manager.inspect_request("high").state == "granted"  # type: ignore[union-attr]
+        manager.client.config_resetstat()
+        assert manager.request(task("high", *shared)) == Grant("high", None)
+        stats = manager.client.info("commandstats")
+        assert stats["cmdstat_get"]["calls"] < 200 * 200 * 3
+        assert stats["cmdstat_smembers"]["calls"] == 200
+        states = {manager.inspect_request(request.id).state for request in readers}  # type: ignore[union-attr]
+        assert states == {"waiting"}
+        assert set(manager.release("high").granted) == {request.id for request in readers}
+
+    def test_one_large_grant_goes_back_and_leaves_nothing_in_the_way(
+        self, manager: LockManager
+    ) -> None:
+        manager.request(task("low", *names(0, 2000), priority=-1))
+        assert manager.request(task("high", *names(0, 2000))) == Grant("high", None)
+        assert manager.release("high") == Ended("done", ("low",))
+
+    def test_urgent_work_passes_all_that_nobody_has_claimed(self, manager: LockManager) -> None:
+        readers = [task(f"low{number}", shared=names(0, 6), priority=-1) for number in range(170)]
+        request_all(manager, readers)
+        assert manager.request(task("urgent", *names(0, 6), priority=100)) == Grant("urgent", None)

@@ -28,7 +28,7 @@ CALLS: dict[str, Call[Any]] = {
     for call in (
         protocol.request(task("a")),
         protocol.release("a", "", None),
-        protocol.requeue("a", "", 1),
+        protocol.requeue("a", "", 1, None),
         protocol.claim(WORKER, "1", []),
         protocol.advance(WORKER, "1", [], "a", 1),
         protocol.settle(),
@@ -39,6 +39,7 @@ CALLS: dict[str, Call[Any]] = {
         protocol.forget_owner("owner"),
         protocol.forget_entry("a", "owner"),
         protocol.suspect("owner"),
+        protocol.watch("a"),
         protocol.inspect_request("a"),
         protocol.inspect_resource("r"),
     )
@@ -140,7 +141,7 @@ class TestHeader:
         if "claim(owner" in code(name):
             returned |= words_returned("_claim")
         if name == "request":
-            returned |= {"held", "granted"}  # the request's state
+            returned |= {"held", "granted", "waiting"}  # the request's state
         assert returned == words_declared(name)
 
 
@@ -150,7 +151,7 @@ def test_the_protocol_knows_every_operation() -> None:
 
 def test_a_request_sends_its_resources_last_and_counts_the_exclusive_ones() -> None:
     arguments = protocol.request(hold("a", "x1", "x2", shared=["s"])).arguments
-    assert list(arguments[8:]) == [2, "x1", "x2", "s"]
+    assert list(arguments[9:]) == ["2", "x1", "x2", "s"]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from redis import Redis
 
-from django_task_locks.locks import LockManager
+from django_task_locks.locks import LockManager, protocol
 from django_task_locks.locks.requests import Claimed, Ended, Grant, Lane
 from tests.locks.conftest import PREFIX
 from tests.locks.scene import KEYS
@@ -106,11 +106,10 @@ def test_settle_does_what_is_left(small: LockManager, redis_client: Redis) -> No
 def test_meanwhile_the_order_holds(redis_client: Redis) -> None:
     """What is not settled yet still waits, and nobody conflicting gets past it."""
     manager = LockManager(redis_client, PREFIX, batch=1)
-    manager.request(task("a", "r"))
+    manager.request(hold("a", "r"))
     for id in ("reader0", "reader1", "reader2"):
         manager.request(task(id, shared=["r"], lane=Lane(queue="other")))
-    executor = Executor(manager)
-    executor.advance(executor.take())
+    manager._run(protocol.release("a", "", None))  # as if its process had died before it settled
     assert redis_client.exists(KEYS.unsettled)
     manager.request(task("writer", "r"))
     assert manager.request(task("higher", "r", priority=1)) == Grant("higher", None)

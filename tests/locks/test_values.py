@@ -123,6 +123,11 @@ class TestLane:
 
 
 class TestClaimant:
+    @pytest.mark.parametrize("ttl", [0, -1])
+    def test_a_ttl_that_is_no_time_is_refused(self, ttl: float) -> None:
+        with pytest.raises(ValueError, match="ttl"):
+            Claimant(owner="worker@1", ttl=ttl)
+
     @pytest.mark.parametrize("owner", ["", "queue/default"])
     def test_an_owner_that_is_no_process_is_refused(self, owner: str) -> None:
         with pytest.raises(ValueError, match="owner"):

@@ -57,9 +57,16 @@ def wait_until_final(tasks: Iterable[Task], timeout: float = 30.0) -> list[Task]
 
 
 class Worker:
-    """One `manage.py task_worker`; its output is kept in a file."""
+    """One `manage.py task_worker`; its output is kept in a file. Another `program` than the
+    interpreter may run it."""
 
-    def __init__(self, output: Path, *arguments: str, **locks: Any) -> None:
+    def __init__(
+        self,
+        output: Path,
+        *arguments: str,
+        program: Iterable[str] = (sys.executable,),
+        **locks: Any,
+    ) -> None:
         self.output = output
         environment = dict(os.environ)
         if locks:
@@ -68,7 +75,7 @@ class Worker:
         environment["DJANGO_SETTINGS_MODULE"] = "tests.settings"
         with output.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "django", "task_worker", *arguments],
+                [*program, "-m", "django", "task_worker", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -5,7 +5,7 @@ import time
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.protocol import text
 
-BOOKKEEPING = ("seq", "token", "lanes", "closed", "owners", "leader:", "wake:")
+BOOKKEEPING = ("seq", "token", "lanes", "closed", "owners", "suspects", "leader:", "wake:")
 
 
 def leftovers(locks: LockManager) -> set[str]:
@@ -28,4 +28,4 @@ def assert_nothing_is_left(locks: LockManager) -> None:
     deadline = time.monotonic() + 5
     while (found := leftovers(locks)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert found == set()
+    assert found == set(), found

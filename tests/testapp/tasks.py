@@ -1,8 +1,10 @@
 """Bodies of tasks; each records when it began and ended."""
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connection, transaction
 
-from django_task_locks import current_task, dispatch, hold
+from django_task_locks import adispatch, current_task, dispatch, hold
 from tests.testapp.models import Book, Run
 
 _STAMPING = """
@@ -194,6 +196,27 @@ def nest_and_tidy_up(path: str) -> None:
             file.write("tidied up")
 
 
+def in_steps(count: int, seconds: float, path: str = "") -> None:
+    """Reports its progress after each step; with a path it goes on when a file appears there."""
+    task = current_task()
+    assert task is not None
+    for number in range(1, count + 1):
+        time.sleep(seconds)
+        task.report_progress(number, count, f"step {number}")
+    while path and not Path(path).exists():
+        time.sleep(0.01)
+
+
+def dispatch_and_wait(shared: list[str]) -> Any:
+    """The result of another task, which a worker runs meanwhile."""
+    return dispatch(record, ["inside"], shared=shared).wait(20)
+
+
+async def adispatch_and_wait() -> Any:
+    inner = await adispatch(arecord, ["inside"])
+    return await inner.await_result(20)
+
+
 async def acount_books() -> int:
     return await Book.objects.acount()
 
@@ -203,3 +226,112 @@ def deaf_until(label: str, path: str) -> str:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     record_until(label, path)
     return label
+
+
+def own_pid() -> int:
+    return os.getpid()
+
+
+def grow(megabytes: int) -> int:
+    """Keeps so much memory for ever."""
+    _KEPT.append(bytearray(os.urandom(1)) * (megabytes * 1024 * 1024))
+    return os.getpid()
+
+
+_KEPT: list[bytearray] = []
+
+
+def until(path: str) -> str:
+    """Runs until a file appears, without the database; then there is another one."""
+    Path(f"{path}.began").touch()
+    while not Path(path).exists():
+        time.sleep(0.01)
+    Path(f"{path}.ended").touch()
+    return path
+
+
+def match_for_ever(label: str, seconds: float) -> None:
+    """In C code: an expression that never comes to an end."""
+    with recorded(label):
+        re.fullmatch(r"(a|aa)+", "a" * 1000 + "b")
+
+
+def calculate_for_ever(label: str, seconds: float) -> None:
+    """In C code that looks at no signal and lets nobody else at the interpreter."""
+    with recorded(label):
+        (1 << 200_000_000) // 3**100_000_000
+
+
+def sleep_in_c(label: str, seconds: float) -> None:
+    """In C code that waits, again and again, without the interpreter's knowledge."""
+    with recorded(label):
+        libc = ctypes.PyDLL(None)  # keeps the interpreter's lock
+        while True:
+            libc.usleep(900_000)
+
+
+def leave_a_daemon(seconds: float) -> None:
+    """Starts a program in a session of its own, which nobody waits for."""
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(seconds)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def begin_by_hand() -> None:
+    """A transaction that Django does not know of."""
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+    Book.objects.create(title="never to be seen")
+
+
+async def abegin_by_hand() -> None:
+    await sync_to_async(begin_by_hand)()
+
+
+def close_the_driver() -> None:
+    """Takes the connection away under Django's feet."""
+    Book.objects.count()
+    connection.connection.close()
+
+
+async def aclose_the_driver() -> None:
+    await sync_to_async(close_the_driver)()
+
+
+def begin_and_fail() -> None:
+    begin_by_hand()
+    raise ValueError("of its own")
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raise_unspeakable() -> None:
+    raise _Unspeakable
+
+
+def raise_long(size: int) -> None:
+    raise ValueError("x" * size)
+
+
+def recurse() -> None:
+    recurse()
+
+
+def return_unspeakable() -> object:
+    class Result:
+        def __repr__(self) -> str:
+            raise RuntimeError("no words")
+
+    return Result()
+
+
+def query_until(path: str) -> str:
+    """As `until`, with a connection to the database from before the wait, which it uses no more."""
+    Book.objects.count()
+    return until(path)

@@ -57,6 +57,21 @@ KEYS: dict[str, tuple[list[Any], list[Any], str]] = {
         [0, 601, None, "3"],
         "seconds from 0.01 to 600 are accepted",
     ),
+    "retry_delay": (
+        [0, 1.5, 604_800],
+        [-1, 604_801, None, True, "1"],
+        "seconds from 0 to 604800 are accepted",
+    ),
+    "retry_delay_limit": (
+        [0, 600, 604_800],
+        [-1, 604_801, None, True, "1"],
+        "seconds from 0 to 604800 are accepted",
+    ),
+    "versions": (
+        [{}, {"app": "2"}, {"app": ["1", "2"]}, dict, "mirror.versions.installed"],
+        ["installed", 2, None, ["app"]],
+        "a dict of names to versions, or a callable that returns one, is accepted",
+    ),
     "retries": ([0, 100], [-1, 101, 1.5, True, None], "a whole number from 0 to 100 is accepted"),
     "run_dir": (["/run/app", Path("/run/app")], ["", None, 7], "a directory is accepted"),
 }

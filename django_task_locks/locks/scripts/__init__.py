@@ -10,6 +10,7 @@ _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
 _NAME = re.compile(r"\b[A-Z][A-Z_]*\b")
 
 BATCH = 1000
+ARRIVALS = 2**43
 
 OPERATIONS = (
     "advance",
@@ -27,6 +28,7 @@ OPERATIONS = (
     "retire",
     "settle",
     "suspect",
+    "watch",
 )
 
 
@@ -54,5 +56,5 @@ def source(name: str, keys: Keys, batch: int = BATCH) -> str:
         return _INCLUDE.sub(include, text)
 
     # Literals: a local would cost each function that uses it an upvalue at each call.
-    literals = keys.lua_literals() | {"BATCH": str(batch)}
+    literals = keys.lua_literals() | {"BATCH": str(batch), "ARRIVALS": str(ARRIVALS)}
     return _NAME.sub(lambda match: literals.get(match[0], match[0]), expand(read(name)))

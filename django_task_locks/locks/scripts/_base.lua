@@ -3,7 +3,6 @@
 --@include _record
 
 local CHUNK = 3500 -- unpack fails near 8,000 values
-local MOST_SENT_BACK = 1000 -- by one request
 local GENERATION = 'generation:'
 
 -- The next number: of an arrival, or as a token. The first write of a script that takes anything: a
@@ -47,9 +46,7 @@ local function read(id)
   local record = redis.pcall('GET', REQUEST .. id)
   if not record then return nil end
   local is_json, request = pcall(cjson.decode, record)
-  if not is_json or type(request) ~= 'table' or not request.state then
-    return nil, REQUEST .. id
-  end
+  if not is_json or not is_record(request) then return nil, REQUEST .. id end
   request.id = id
   request.rank = tonumber(request.score)
   request.exclusive = request.exclusive or {}
@@ -103,25 +100,26 @@ local function foreign_queue(request)
 end
 
 -- What stands in the way of a request, as far as one look at each of its resources tells:
--- a list of {resource, mode, id}, at most `limit` for each shared lock, and the ids of unclaimed
--- grants that score later, which may be sent back (looked for only with `may_revoke`). One that a
--- foreign value keeps from going back is an obstacle, and so are those above MOST_SENT_BACK and
--- those of a shared lock with more holders than that.
+-- a list of {resource, mode, id}, at most `limit`, and the unclaimed grants that score later, which
+-- may be sent back (looked for only with `may_revoke`: it reads every member of a shared lock, and
+-- each once). One that a foreign value keeps from going back is an obstacle.
 local function survey(request, may_revoke, limit)
-  local obstacles, revocable = {}, {}
-  local function is_later_grant(id)
-    if not may_revoke then return false end
-    local other = read(id)
-    if not other or other.state ~= 'granted' or other.rank <= request.rank then return false end
-    return not (foreign(READY .. other.lane, 'zset') or foreign_queue(other))
+  local obstacles, revocable, goes_back = {}, {}, {}
+  local function obstacle(resource, mode, id)
+    if #obstacles < limit then obstacles[#obstacles + 1] = { resource, mode, id } end
   end
-  local function holder(resource, mode, id, must_stay)
+  local function is_revocable(other)
+    return other and other.state == 'granted' and other.rank > request.rank
+      and not (foreign(READY .. other.lane, 'zset') or foreign_queue(other))
+  end
+  local function holder(resource, mode, id)
     if id == request.id then return end
-    if not must_stay and #revocable < MOST_SENT_BACK and is_later_grant(id) then
-      revocable[#revocable + 1] = id
-    else
-      obstacles[#obstacles + 1] = { resource, mode, id }
+    if may_revoke and goes_back[id] == nil then
+      local other = read(id)
+      goes_back[id] = is_revocable(other) or false
+      if goes_back[id] then revocable[#revocable + 1] = other end
     end
+    if not goes_back[id] then obstacle(resource, mode, id) end
   end
   -- Returns whether the lock can have no shared holders.
   local function exclusive_holder(resource)
@@ -132,20 +130,17 @@ local function survey(request, may_revoke, limit)
       return true
     end
     local is_foreign = foreign(LOCK .. resource, 'set')
-    if is_foreign then obstacles[#obstacles + 1] = { resource, 'foreign', '' } end
+    if is_foreign then obstacle(resource, 'foreign', '') end
     return is_foreign
   end
   local function waiter(resource, mode, id, rank)
-    if id and id ~= request.id and rank < request.rank then
-      obstacles[#obstacles + 1] = { resource, mode, id }
-    end
+    if id and id ~= request.id and rank < request.rank then obstacle(resource, mode, id) end
   end
   for _, resource in ipairs(request.exclusive) do
     if not exclusive_holder(resource) then
-      local must_stay = not may_revoke or redis.call('SCARD', LOCK .. resource) > MOST_SENT_BACK
-      local members = must_stay and redis.call('SRANDMEMBER', LOCK .. resource, limit)
-        or redis.call('SMEMBERS', LOCK .. resource)
-      for _, member in ipairs(members) do holder(resource, 'shared', member, must_stay) end
+      local members = may_revoke and redis.call('SMEMBERS', LOCK .. resource)
+        or redis.call('SRANDMEMBER', LOCK .. resource, limit)
+      for _, member in ipairs(members) do holder(resource, 'shared', member) end
     end
     local id, rank = first_waiting(WAIT_X .. resource)
     local first, first_rank = first_waiting(WAIT .. resource)

@@ -1,6 +1,10 @@
 -- Giving the next ready request to an executor slot.
 
--- returns {"claimed", id, token} | {"empty"} | {"lanes", version, lane, description, ...}
+--@include _due
+
+-- returns {"claimed", id, token, is there more to settle}
+--         | {"empty", ms until the next request is due or "", is there more to settle}
+--         | {"lanes", version, lane, description, ...}
 local function claim(owner, slot, ttl, lanes_version, lanes)
   local number = slot:match('^%d+')
   local slots = SLOT .. owner
@@ -9,7 +13,7 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
     local request = read(held)
     -- not what a dead predecessor left in the slot: the supervisor ends that
     if request and request.owner == owner and request.slot == slot then
-      return { 'claimed', held, request.token }
+      return { 'claimed', held, request.token, 0 }
     end
     redis.call('HDEL', slots, number)
   end
@@ -25,6 +29,7 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
     next_number()
     settle()
   end
+  local next_due = promote_due()
   while true do
     local best, id, best_rank
     for _, lane in ipairs(lanes) do
@@ -33,7 +38,7 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
         best, id, best_rank = lane, candidate, rank
       end
     end
-    if not best then return { 'empty' } end
+    if not best then return { 'empty', next_due, is_unsettled() } end
     local token = as_text(next_number())
     redis.call('ZREM', READY .. best, id)
     local request = read(id)
@@ -48,12 +53,14 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
       for _, lane in ipairs(lanes) do
         if redis.call('EXISTS', READY .. lane) == 1 then light(lane) end
       end
-      return { 'claimed', id, token }
+      -- it may have been the only one that knew when the next is due
+      if next_due ~= '' then light('') end
+      return { 'claimed', id, token, is_unsettled() }
     end
   end
 end
 
-local function foreign_for_claim(owner, lanes)
+local function foreign_for_claim(owner)
   local bad = foreign(OWNER .. owner, 'set') or foreign(SLOT .. owner, 'hash')
     or foreign(OWNERS, 'hash') or foreign(LANES, 'hash') or foreign_for_hand_over()
   if bad then return { 'foreign', bad } end

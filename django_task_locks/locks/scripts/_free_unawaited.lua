@@ -5,8 +5,8 @@
 repeat
   local key = REQUEST .. id
   local is_json, request = pcall(cjson.decode, redis.pcall('GET', key))
-  if not is_json or type(request) ~= 'table' or request.state ~= 'held' or request.slot
-    or request.lane or owner ~= '' and request.owner ~= owner
+  if not is_json or not is_record(request) or request.state ~= 'held' or request.slot
+    or request.lane or request.watched or owner ~= '' and request.owner ~= owner
     or token ~= '' and request.token ~= token then
     break
   end

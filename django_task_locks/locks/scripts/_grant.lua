@@ -118,6 +118,11 @@ local function revoke(request)
   set_state(request, 'waiting')
 end
 
+-- Whether it is a hold whose process was declared missing: it is released, not granted.
+local function is_closed(request)
+  return not request.lane and redis.pcall('ZSCORE', CLOSED, request.owner) and true
+end
+
 -- A waiting request conflicts with no holder and with no earlier waiter. Every holder counts:
 -- a later unclaimed grant in its way was sent back when the waiter arrived. What grant() writes
 -- besides the locks must be ours: it may not fail half-way.
@@ -196,7 +201,7 @@ local function grant_candidates(ranks)
   local granted = {}
   for _, id in ipairs(order) do
     local request = read(id)
-    if request and request.state == 'waiting' and is_grantable(request) then
+    if request and request.state == 'waiting' and not is_closed(request) and is_grantable(request) then
       dequeue(request)
       grant(request)
       if not request.lane then redis.pcall('RPUSH', GRANT .. id, request.token) end
@@ -206,18 +211,23 @@ local function grant_candidates(ranks)
   return granted
 end
 
--- After `gone` left its resources (as holder or waiter): grants every waiter that became grantable,
--- and `also` if it is. More than one call's worth is left to `settle`.
-local function hand_over(gone, also)
+-- The candidates of one call by their rank, how many more it may examine, and what adds one.
+local function batch()
   local ranks, left = {}, BATCH
-  local function candidate(id, rank)
+  return ranks, function() return left end, function(id, rank)
     if not ranks[id] then left = left - 1 end
     ranks[id] = rank
   end
+end
+
+-- After `gone` left its resources (as holder or waiter): grants every waiter that became grantable,
+-- and `also` if it is. More than one call's worth is left to `settle`.
+local function hand_over(gone, also)
+  local ranks, left, candidate = batch()
   if also then candidate(also.id, also.rank) end
   for _, resource in ipairs(gone.exclusive) do
-    if left > 0 then
-      collect_after_exclusive(resource, '-inf', left, candidate)
+    if left() > 0 then
+      collect_after_exclusive(resource, '-inf', left(), candidate)
     else
       note_unsettled(resource, '-inf')
     end
@@ -228,14 +238,10 @@ end
 
 -- One more batch of what earlier calls left.
 local function settle()
-  local ranks, left = {}, BATCH
-  local function candidate(id, rank)
-    if not ranks[id] then left = left - 1 end
-    ranks[id] = rank
-  end
+  local ranks, left, candidate = batch()
   for _, resource in ipairs(redis.call('HKEYS', UNSETTLED)) do
-    if left <= 0 then break end
-    collect_after_exclusive(resource, redis.call('HGET', UNSETTLED, resource), left, candidate)
+    if left() <= 0 then break end
+    collect_after_exclusive(resource, redis.call('HGET', UNSETTLED, resource), left(), candidate)
   end
   return grant_candidates(ranks)
 end
@@ -247,6 +253,8 @@ local function finish(request)
   if request.state == 'waiting' then
     dequeue(request)
     each_resource(request, function(resource) marked[#marked + 1] = resource end)
+  elseif request.state == 'due' then
+    redis.pcall('ZREM', DUE, request.id)
   else
     marked = give_back(request)
     if request.state == 'granted' then redis.pcall('ZREM', READY .. request.lane, request.id) end
@@ -258,7 +266,12 @@ local function finish(request)
       redis.call('HDEL', SLOT .. request.owner, number)
     end
   end
+  if request.state == 'due' then return {} end -- nobody waits for what it never had
   local granted = hand_over(request)
   for _, resource in ipairs(marked) do drop_mark(resource) end
+  -- All who wait for it see the sign; who comes later looks at the row.
+  if request.watched and type(redis.pcall('RPUSH', ENDED .. request.id, '1')) == 'number' then
+    redis.call('EXPIRE', ENDED .. request.id, 10)
+  end
   return granted
 end

@@ -4,9 +4,14 @@
 -- that uses what is outside of it costs as much as a command.
 
 repeat
-  if request.slot or #ARGV > 1700 then break end
-  -- an owner that stands there with this TTL is not closed; a lane that stands there is known
-  if redis.pcall('HGET', is_hold and OWNERS or LANES, is_hold and owner or lane) ~= kept then break end
+  if request.slot or due ~= '' or #ARGV > 1700 then break end
+  local known
+  if is_hold then
+    known = redis.pcall('HGET', OWNERS, owner) -- the TTL, negative once the owner is closed
+  else
+    known = redis.pcall('HGET', LANES, lane)
+  end
+  if known ~= ttl_or_lane then break end
 
   local keys, value = { REQUEST .. id, '' }, UNAWAITED .. id
   for index = 1, exclusive_count do
@@ -20,7 +25,7 @@ repeat
   end
 
   local number = redis.pcall('INCR', SEQ)
-  if type(number) ~= 'number' then break end
+  if type(number) ~= 'number' or number < 1 then break end
   arrive(request, priority, number)
   request.since = now_ms()
   request.state = 'granted'

@@ -5,11 +5,16 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+local function is_record(value)
+  return type(value) == 'table' and type(value.state) == 'string' and type(value.owner) == 'string'
+    and tonumber(value.score) ~= nil
+end
+
 local function record_of(request)
   return cjson.encode({
     state = request.state, score = request.score, owner = request.owner, since = request.since,
     token = request.token, queue = request.queue, lane = request.lane, slot = request.slot,
-    label = request.label,
+    label = request.label, watched = request.watched,
     exclusive = request.exclusive[1] and request.exclusive,
     shared = request.shared[1] and request.shared,
   })

@@ -20,7 +20,7 @@
 local owner, slot, ttl, lanes_version = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local id, token = ARGV[5], ARGV[6]
 local lanes = { unpack(ARGV, 7) }
-local refused = refusal(owner, slot) or foreign_for_claim(owner, lanes)
+local refused = refusal(owner, slot) or foreign_for_claim(owner)
 if refused then return refused end
 local request, bad = read(id)
 if bad then return { 'foreign', bad } end

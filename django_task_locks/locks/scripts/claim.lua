@@ -9,7 +9,9 @@
 -- ARGV[4]   version of the lanes that the caller chose from; another one is answered with the lanes
 -- ARGV[5..] the lanes to take from
 --
--- returns {"claimed", id, token} | {"empty"} | {"lanes", version, lane, description, ...}
+-- returns {"claimed", id, token, is there more to settle}
+--         | {"empty", ms until the next request is due or "", is there more to settle}
+--         | {"lanes", version, lane, description, ...}
 --         | {"foreign", key} | {"closed", owner} | {"stale_slot", slot}
 
 --@include _base
@@ -18,5 +20,5 @@
 
 local owner, slot, ttl, lanes_version = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local lanes = { unpack(ARGV, 5) }
-return refusal(owner, slot) or foreign_for_claim(owner, lanes)
+return refusal(owner, slot) or foreign_for_claim(owner)
   or claim(owner, slot, ttl, lanes_version, lanes)

@@ -17,5 +17,5 @@ redis.call('ZREMRANGEBYSCORE', CLOSED, '-inf', as_text(now - kept))
 redis.call('ZADD', CLOSED, 'NX', as_text(now), owner)
 -- a request compares its TTL with this one: see request
 local ttl = redis.call('HGET', OWNERS, owner)
-if ttl and tonumber(ttl) > 0 then redis.call('HSET', OWNERS, owner, '-' .. ttl) end
+if ttl and ttl:sub(1, 1) ~= '-' then redis.call('HSET', OWNERS, owner, '-' .. ttl) end
 return reply('declared', redis.call('SMEMBERS', OWNER .. owner))

@@ -11,21 +11,22 @@
 --            and versions
 -- ARGV[7]    priority, -100 to 100
 -- ARGV[8]    label for operators
--- ARGV[9]    number of exclusive resources
--- ARGV[10..] the exclusive resources, then the shared ones
+-- ARGV[9]    of a task the time before which it takes no place in any queue, as Unix time in ms, or ""
+-- ARGV[10]   number of exclusive resources
+-- ARGV[11..] the exclusive resources, then the shared ones
 --
--- returns {"held", token} | {"granted", ""} | {"waiting", ""}
+-- returns {"held", token} | {"granted", ""} | {"waiting", ""} | {"due", ""}
 --         | {"blocked", resource, mode, id, state, owner, since, label, ...}: seven for each obstacle
 --         | {"refused", owner, token}: a hold with the id of another owner's request
 --         | {"foreign", key} | {"closed", owner} | {"stale_slot", slot}
 -- A known id is answered with its present state, so that a repeated call changes nothing.
 
-local id, mode, owner, slot, lane, kept = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local priority, label, exclusive_count = ARGV[7], ARGV[8], tonumber(ARGV[9])
+local id, mode, owner, slot, lane, ttl_or_lane = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local priority, label, due, exclusive_count = ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
 local is_hold = lane == ''
 local exclusive, shared = {}, {}
-for index = 1, exclusive_count do exclusive[index] = ARGV[index + 9] end
-for index = 10 + exclusive_count, #ARGV do shared[#shared + 1] = ARGV[index] end
+for index = 1, exclusive_count do exclusive[index] = ARGV[index + 10] end
+for index = 11 + exclusive_count, #ARGV do shared[#shared + 1] = ARGV[index] end
 
 local request = { id = id, owner = owner, exclusive = exclusive, shared = shared }
 if slot ~= '' then request.slot = slot end
@@ -36,7 +37,7 @@ if not is_hold then
 end
 
 local function arrive(request, priority, number)
-  request.rank = (100 - priority) * 8796093022208 + number -- 2^43
+  request.rank = (100 - priority) * ARRIVALS + number
   request.score = string.format('%.0f', request.rank)
 end
 
@@ -44,6 +45,8 @@ end
 --@include _grant_free
 --@include _base
 --@include _grant
+--@include _admit
+--@include _postpone
 
 local refused = refusal(is_hold and owner or '', slot)
 if refused then return refused end
@@ -52,82 +55,52 @@ if bad then return { 'foreign', bad } end
 if known and is_hold and known.owner ~= owner then
   return { 'refused', known.owner, known.token or '' }
 end
-if known then return { known.state, known.token or '' } end
+if known and known.state ~= 'waiting' then return { known.state, known.token or '' } end
 
+local must_wait = is_early(due)
 bad = foreign(OWNER .. owner, 'set') or foreign(LANES, 'hash') or foreign_counter(SEQ)
   or is_hold and foreign(OWNERS, 'hash')
   or not is_hold and (foreign(READY .. lane, 'zset') or foreign(WAKE .. lane, 'zset'))
+  or must_wait and foreign(DUE, 'zset')
 if bad then return { 'foreign', bad } end
-
-local function is_free()
-  local keys, locks = {}, {}
-  for index, resource in ipairs(exclusive) do keys[index] = LOCK .. resource end
-  for _, resource in ipairs(shared) do
-    keys[#keys + 1] = WAIT_X .. resource
-    locks[#locks + 1] = LOCK .. resource
+if known then
+  -- whoever asks again for what waits has it looked at again, though nothing should have been missed:
+  -- an operator may have deleted a lock
+  each_resource(known, mark_awaited)
+  if not is_closed(known) and is_grantable(known) then
+    dequeue(known)
+    grant(known)
   end
-  local taken = 0
-  chunked(keys, function(...) taken = taken + redis.call('EXISTS', ...) end)
-  -- SDIFF looks at the type of each key, whatever the others hold: an error is an exclusive holder
-  chunked(locks, function(...)
-    if redis.pcall('SDIFF', REQUEST .. id, ...).err then taken = taken + 1 end
-  end)
-  return taken == 0
+  return { known.state, known.token or '' }
+end
+
+local function register()
+  redis.call('DEL', GRANT .. id) -- of a request of this id whose record was deleted
+  redis.call('SADD', OWNER .. owner, id)
+  if is_hold then
+    redis.call('HSET', OWNERS, owner, ttl_or_lane)
+  elseif redis.call('HSETNX', LANES, lane, ttl_or_lane) == 1 then
+    redis.call('HINCRBY', LANES, '', 1)
+    light('')
+  end
+end
+
+if must_wait then
+  arrive(request, priority, 0)
+  register()
+  postpone(request, due)
+  return { 'due', '' }
 end
 
 if not request.rank then arrive(request, priority, next_number()) end
 request.token = nil
-
--- Whether an unclaimed grant scores later than this request: only then anything can be revoked.
-local function has_later_grants()
-  for _, other in ipairs(redis.call('HKEYS', LANES)) do
-    local last = redis.pcall('ZREVRANGE', READY .. other, 0, 0, 'WITHSCORES')
-    if not last.err and last[2] and tonumber(last[2]) > request.rank then return true end
-  end
-  return false
-end
-
-local obstacles, revocable = {}, {}
-if not is_free() then
-  bad = foreign_queue(request)
-  local function check_lock(resource)
-    local type = redis.call('TYPE', LOCK .. resource).ok
-    if type ~= 'none' and type ~= 'string' and type ~= 'set' then bad = LOCK .. resource end
-  end
-  for _, resource in ipairs(exclusive) do check_lock(resource) end
-  for _, resource in ipairs(shared) do
-    check_lock(resource)
-    bad = bad or foreign(WAIT_X .. resource, 'zset')
-  end
-  if bad then return { 'foreign', bad } end
-  obstacles, revocable = survey(request, has_later_grants(), 10)
-end
-
+local obstacles, revocable, in_the_way = look_around(request)
+if in_the_way then return { 'foreign', in_the_way } end
 if #obstacles > 0 and mode == 'try' then
   local values = {}
   append_obstacles(values, obstacles, 10)
   return reply('blocked', values)
 end
-
-local revoked = {}
-for _, other in ipairs(revocable) do
-  if not revoked[other] then
-    revoked[other] = true
-    revoke(read(other))
-  end
-end
-
-redis.call('SADD', OWNER .. owner, id)
-if is_hold then
-  redis.call('HSET', OWNERS, owner, kept)
-elseif redis.call('HSETNX', LANES, lane, kept) == 1 then
-  redis.call('HINCRBY', LANES, '', 1)
-  light('')
-end
-if #obstacles == 0 then
-  grant(request)
-  return { request.state, request.token or '' }
-end
-enqueue(request)
-set_state(request, 'waiting')
-return { 'waiting', '' }
+register()
+admit(request, obstacles, revocable)
+return { request.state, request.token or '' }
