@@ -20,7 +20,7 @@ SEED = int(os.environ.get("TEST_SEED") or random.randrange(2**32))
 
 pytestmark = [
     pytest.mark.crash,
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="the proxy asks the kernel who connects"),
 ]
