@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import sha1
+from importlib import import_module
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -17,9 +18,9 @@ from redis.sentinel import SentinelManagedConnection
 from django_task_locks.locks.protocol import Argument
 
 # hiredis at once, where it is there: redis-py looks at each argument once more
-pack: Callable[[Any], Any] | None
+pack: Callable[[Any], bytes] | None
 try:
-    from hiredis import pack_command as pack
+    pack = import_module("hiredis").pack_command
 except ImportError:
     pack = None
 
