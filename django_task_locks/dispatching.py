@@ -11,14 +11,14 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import router, transaction
 
-from django_task_locks import execution, messages
+from django_task_locks import coroutines, execution, messages
 from django_task_locks import immediate as immediate_tasks
 from django_task_locks.exceptions import InvalidTask, InvalidTransition, UniqueKeyTaken
 from django_task_locks.execution import load_function
 from django_task_locks.immediate import CANCELED_BY_CALLER
 from django_task_locks.inserting import insert
 from django_task_locks.managers import DatabaseNow
-from django_task_locks.models import Task, TaskGroup, reason
+from django_task_locks.models import AppStatus, Task, TaskGroup, reason
 from django_task_locks.orders import Order
 from django_task_locks.sending import send_on_commit
 from django_task_locks.sending import send_request as send_request
@@ -191,7 +191,7 @@ def cancel_task(task: Task | UUID | str) -> Task:
             # Who runs it is known only now: it may have started after the first look.
             found = Task.objects.using(alias).select_related("app_lock").get(pk=pk)
         if found.state == State.CANCELING and found.app_lock is not None:
-            _send_cancel_on_commit(found, found.app_lock.owner, alias)
+            _send_cancel_on_commit(found, found.app_lock, alias)
         return found
     raise InvalidTransition(
         f"task {pk} changed its state {_CANCEL_ROUNDS} times while it was being canceled; try again"
@@ -249,9 +249,11 @@ def _queued(order: Order, task: Task) -> Task:
     return task
 
 
-def _send_cancel_on_commit(task: Task, owner: str, alias: str) -> None:
+def _send_cancel_on_commit(task: Task, process: AppStatus, alias: str) -> None:
     def send() -> None:
-        messages.send_cancel(owner, task.pk)
+        coroutines.stop([task.pk])
+        if process.app_type == AppStatus.AppType.WORKER:  # who reads its messages
+            messages.send_cancel(process.owner, task.pk)
 
     transaction.on_commit(send, using=alias, robust=True)
 

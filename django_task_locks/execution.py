@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync
 from django.db import DatabaseError, OperationalError, connections, router
 from django.utils.module_loading import import_string
 
-from django_task_locks import driver_states, payloads, releasing, retry_rules
+from django_task_locks import coroutines, driver_states, payloads, releasing, retry_rules
 from django_task_locks.context import as_current
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
@@ -41,6 +41,10 @@ class BodyFault(Exception):
 
 class TimeLimitExceeded(BodyFault):
     """A coroutine took longer than it may."""
+
+
+class CancelHeeded(BodyFault):
+    """A coroutine was stopped since its task is being canceled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +125,33 @@ def run(task: Task, drive: Drive = asyncio.run) -> Outcome:
             return Outcome.raised(error)
 
 
-def drive_within(seconds: float | None) -> Drive:
-    """Runs a coroutine in the present thread's database context, stopped after so many seconds."""
+def drive_within(seconds: float | None, task: Task) -> Drive:
+    """Runs a coroutine in the present thread's database context, stopped after so many seconds, or
+    when the task is canceled.
+    """
 
     def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return async_to_sync(within)(coroutine, seconds)
+        return async_to_sync(within)(coroutine, seconds, task)
 
     return drive
 
 
-async def within(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
-    """The coroutine's result; raises TimeLimitExceeded when the seconds are over."""
+async def within(coroutine: Coroutine[Any, Any, Any], seconds: float | None, task: Task) -> Any:
+    """The coroutine's result; raises TimeLimitExceeded when the seconds are over, and CancelHeeded
+    when the task is canceled before.
+    """
     limit = asyncio.timeout(seconds)
+    ends_at = limit.when()
     try:
-        async with limit:
-            return await coroutine
+        with coroutines.stoppable(task.pk, limit):
+            async with limit:
+                return await coroutine
     except TimeoutError:
-        if limit.expired():
-            raise TimeLimitExceeded(time_limit_exceeded(seconds or 0)) from None
-        raise
+        if not limit.expired():
+            raise
+        if limit.when() != ends_at and (ends_at is None or (limit.when() or 0) < ends_at):
+            raise CancelHeeded("Canceled while it ran.") from None
+        raise TimeLimitExceeded(time_limit_exceeded(seconds or 0)) from None
 
 
 async def arun(task: Task, seconds: float | None) -> Outcome:
@@ -147,10 +159,12 @@ async def arun(task: Task, seconds: float | None) -> Outcome:
     with as_current(task):
         try:
             return Outcome.returned(
-                await within(load_function(task.name)(*task.args, **task.kwargs), seconds)
+                await within(load_function(task.name)(*task.args, **task.kwargs), seconds, task)
             )
         except TimeLimitExceeded as error:
             return Outcome.timed_out(error)
+        except BodyFault as error:
+            return Outcome.failed(str(error))
         except (Interrupted, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as error:

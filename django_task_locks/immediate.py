@@ -118,7 +118,7 @@ class ImmediateRun:
         return True
 
     def _run(self) -> Outcome:
-        drive = execution.drive_within(time_limit(self.task))
+        drive = execution.drive_within(time_limit(self.task), self.task)
         if not transaction.get_connection(self.alias).in_atomic_block:
             before = execution.aliases_in_transaction()
             return execution.with_connections_left(execution.run(self.task, drive), before)

@@ -271,6 +271,15 @@ class Task(models.Model):
 
     has_news = False
 
+    def is_canceling(self) -> bool:
+        """Whether somebody wants this task to end: for its own code, which ends early then. Asks
+        the database.
+
+        A worker stops the code of its tasks, and this process coroutines; a synchronous immediate
+        task has to ask. It is recorded as canceled, whatever it returns.
+        """
+        return self._rows().filter(state=State.CANCELING, lock_token=self.lock_token).exists()
+
     def report_progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Stores in `progress` how far this task has come; for its own code, sync or async.
 

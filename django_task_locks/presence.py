@@ -8,6 +8,7 @@ import atexit
 import os
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import ClassVar
@@ -149,7 +150,20 @@ class _Beater(threading.Thread):
             get_lock_manager().beat(self.presence.owner, get_settings().ttl)
         except OwnerClosed:
             return False
+        for duty in list(_duties):
+            duty()
         return True
+
+
+# What the heartbeat's thread does besides, see add_duty.
+_duties: set[Callable[[], None]] = set()
+
+
+def add_duty(duty: Callable[[], None]) -> None:
+    """Has it called after each heartbeat of this process; an error of it counts as one of the
+    heartbeat's. Adding it again changes nothing.
+    """
+    _duties.add(duty)
 
 
 class _State:
