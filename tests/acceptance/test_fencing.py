@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -79,7 +80,7 @@ class TestFrozenWorker:
         wait_until((tmp_path / "heir.began").exists)
         # Only the executor wakes, and its guard is still asleep: the body comes to its end.
         (tmp_path / "late").touch()
-        executor = next(p for p in processes.processes if p.pid == executor_of(worker, processes))
+        executor = psutil.Process(int((tmp_path / "late.began").read_text()))
         executor.send_signal(signal.SIGCONT)
         worker.wait_for_log("outcome refused")
         wait_until(lambda: not is_alive(executor), what="the executor that is shut out to end")
@@ -112,12 +113,10 @@ class TestFrozenWorker:
         assert_nothing_is_left(locks)
 
 
-def executor_of(worker: Worker, frozen: Frozen) -> int:
-    return next(
-        process.pid
-        for process in frozen.processes
-        if process.pid != worker.pid and not any("guard.py" in word for word in process.cmdline())
-    )
+def is_guard(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # a zombie has no command line
+        return any("guard.py" in word for word in process.cmdline())
+    return False
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -195,14 +194,10 @@ def test_a_worker_outlives_redis_that_is_away_for_longer_than_its_ttl(
 def test_the_death_of_the_guard_is_noticed_and_made_good(
     worker: Worker, locks: LockManager
 ) -> None:
-    (guard,) = [p for p in worker.descendants() if any("guard.py" in w for w in p.cmdline())]
+    (guard,) = filter(is_guard, worker.descendants())
     os.kill(guard.pid, signal.SIGKILL)
     wait_until(
-        lambda: [
-            p
-            for p in worker.descendants()
-            if p.pid != guard.pid and any("guard.py" in w for w in p.cmdline())
-        ],
+        lambda: [p for p in worker.descendants() if p.pid != guard.pid and is_guard(p)],
         what="another guard",
     )
     wait_for_state(dispatch(tasks.add, [1]), State.COMPLETED)

@@ -242,8 +242,11 @@ _KEPT: list[bytearray] = []
 
 
 def until(path: str) -> str:
-    """Runs until a file appears, without the database; then there is another one."""
-    Path(f"{path}.began").touch()
+    """Runs until a file appears, without the database; then there is another one. A first one has
+    the number of the process.
+    """
+    Path(f"{path}.begins").write_text(str(os.getpid()))
+    Path(f"{path}.begins").rename(f"{path}.began")
     while not Path(path).exists():
         time.sleep(0.01)
     Path(f"{path}.ended").touch()
