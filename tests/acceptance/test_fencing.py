@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ from tests.support.intervals import runs_of
 from tests.support.processes import (
     Worker,
     Workers,
+    is_guard,
     message,
     refreshed,
     wait_for_state,
@@ -111,12 +111,6 @@ class TestFrozenWorker:
         assert message(task) == "Worker has gone missing."
         assert AppStatus.objects.filter(name="sleeper").count() == 1
         assert_nothing_is_left(locks)
-
-
-def is_guard(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):  # a zombie has no command line
-        return any("guard.py" in word for word in process.cmdline())
-    return False
 
 
 def is_alive(process: psutil.Process) -> bool:

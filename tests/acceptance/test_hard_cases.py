@@ -19,6 +19,7 @@ from tests.support.intervals import runs_of
 from tests.support.processes import (
     Worker,
     Workers,
+    is_guard,
     message,
     refreshed,
     wait_for_state,
@@ -249,7 +250,7 @@ def test_an_executor_that_dies_at_once_is_not_started_in_a_hot_loop(
     worker: Worker, locks: LockManager
 ) -> None:
     supervisor = psutil.Process(worker.pid)
-    (guard,) = [c for c in supervisor.children() if any("guard.py" in w for w in c.cmdline())]
+    (guard,) = filter(is_guard, supervisor.children())
     seconds = 3
     end = time.monotonic() + seconds
     while time.monotonic() < end:

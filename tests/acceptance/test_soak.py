@@ -22,7 +22,7 @@ from django.db import connection
 from django_task_locks import cancel_task, dispatch
 from django_task_locks.locks import LockManager
 from django_task_locks.models import AppStatus, State, Task
-from tests.support.processes import Worker, Workers, wait_until
+from tests.support.processes import Worker, Workers, is_guard, wait_until
 from tests.support.redis_state import assert_nothing_is_left
 from tests.testapp import witnesses
 
@@ -149,10 +149,6 @@ class Soak:
             wait_until(lambda: time.monotonic() > deadline or not self.left())  # noqa: B023
             if self.kills.total() > 3 * kills:
                 break  # enough; the rest may end in peace
-
-
-def is_guard(process: psutil.Process) -> bool:
-    return any("guard.py" in word for word in process.cmdline())
 
 
 def soak(

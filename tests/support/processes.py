@@ -165,3 +165,9 @@ class Workers:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(doomed, timeout=5)
+
+
+def is_guard(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # a zombie has no command line
+        return any("guard.py" in word for word in process.cmdline())
+    return False
