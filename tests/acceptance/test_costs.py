@@ -96,10 +96,11 @@ def test_twenty_idle_workers_cost_their_heartbeats_and_little_else(
     assert [line for line in statements if TASK in line] == []
     assert len(statements) == len(of_heartbeats)
     assert len(of_heartbeats) <= beats
-    # Of an executor: the bounded wait and the claim after it. Of a supervisor: beat and BLPOP.
+    # Of an executor: the bounded wait and the claim after it. Of a supervisor: beat, BLPOP and a
+    # look at who leads the schedules.
     of_executors = sent["BZPOPMIN"] + sent[call_of(locks, "claim")]
     assert of_executors <= count * elapsed * 1.0
-    assert sum(sent.values()) / elapsed <= count * 4 / beat * 1.25
+    assert sum(sent.values()) / elapsed <= count * 5 / beat * 1.25
     assert AppStatus.objects.online().filter(app_type="worker").count() == count
     assert Task.objects.count() == 1
 
