@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 import redis
 from redis.cluster import ClusterNode, RedisCluster
 
-from tests.support.server_base import ServerError, free_port
+from tests.support.server_base import ServerError, Startable, free_port
 from tests.support.servers import ValkeyServer
 
 SLOTS = 16384
@@ -46,7 +45,7 @@ class ClusterServer(ValkeyServer):
         return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == nodes
 
 
-class ValkeyCluster:
+class ValkeyCluster(Startable):
     """Three masters, each with a third of the slots. Options are those of valkey.conf."""
 
     def __init__(self, **options: str | int) -> None:
@@ -67,17 +66,6 @@ class ValkeyCluster:
     def close(self) -> None:
         for node in self.nodes:
             node.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def hosts(self) -> str:

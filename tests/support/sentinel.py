@@ -3,10 +3,9 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from tests.support.server_base import ServerError
+from tests.support.server_base import ServerError, Startable
 from tests.support.servers import ValkeyServer
 
 SERVICE = "locks-primary"
@@ -40,7 +39,7 @@ class SentinelServer(ValkeyServer):
             client.execute_command("SENTINEL", "FAILOVER", SERVICE, "COORDINATED")
 
 
-class SentinelGroup:
+class SentinelGroup(Startable):
     """Options are those of both servers' valkey.conf."""
 
     def __init__(self, **options: str | int) -> None:
@@ -60,17 +59,6 @@ class SentinelGroup:
     def close(self) -> None:
         for server in (self.sentinel, *self.servers):
             server.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def sentinels(self) -> list[tuple[str, int]]:

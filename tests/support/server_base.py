@@ -67,7 +67,28 @@ def tethered(command: Sequence[str | Path], death_signal: int, user: str = "") -
     return [sys.executable, "-I", "-S", str(TETHER), *tie, *map(str, command)]
 
 
-class Server(ABC):
+class Startable(ABC):
+    """What is started and closed; `with` does both."""
+
+    @abstractmethod
+    def start(self) -> Self: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Server(Startable):
     """What both servers have in common: one process, its directory, its log."""
 
     starts_within: ClassVar[float] = 60
@@ -184,17 +205,6 @@ class Server(ABC):
     def environment(self) -> dict[str, str]:
         """Nothing of the caller's: variables such as PGDATA or PGPORT would get in."""
         return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _end(self, signal_number: signal.Signals) -> None:
         if self._process is None:
