@@ -41,6 +41,12 @@ class LockServiceUnavailable(TaskLocksError):
     """The lock service (Redis or Valkey) cannot serve; what was asked of it may have happened."""
 
 
+class EpochLost(LockServiceUnavailable):
+    """Redis does not hold the present locks (it has lost data, or is another server), so it is not
+    used until they have been rebuilt. Nothing was done.
+    """
+
+
 class DatabaseUnavailable(TaskLocksError):
     """The database cannot be used."""
 

@@ -8,9 +8,10 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, ReadOnlyError
 
+from django_task_locks.exceptions import EpochLost
 from django_task_locks.locks import failures, protocol, scripts
 from django_task_locks.locks.keys import Keys
-from django_task_locks.locks.protocol import Call, Commands
+from django_task_locks.locks.protocol import Call, Commands, EpochSource
 from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
@@ -26,7 +27,7 @@ from django_task_locks.locks.requests import (
     ResourceInfo,
     Waiting,
 )
-from django_task_locks.locks.transport import Command, Script
+from django_task_locks.locks.transport import Command, all_scripts
 
 R = TypeVar("R")
 
@@ -46,14 +47,14 @@ class AsyncLockManager:
         endpoint: str = "Redis",
         *,
         batch: int = scripts.BATCH,
+        epoch: EpochSource | None = None,
     ) -> None:
         self.client: Any = client  # the two have no base in common
         self.keys = Keys(prefix)
         self.endpoint = endpoint
-        self._scripts = {
-            name: Script(scripts.source(name, self.keys, batch), self.keys.anchor, self.keys.absent)
-            for name in scripts.OPERATIONS
-        }
+        # The client chooses the connection, and may open another one: so the server looks.
+        self._scripts = all_scripts(self.keys, batch, identifies=True)
+        self._epoch = epoch
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -186,14 +187,20 @@ class AsyncLockManager:
 
     async def _run(self, call: Call[R]) -> R:
         script = self._scripts[call.script]
+        epoch = await self._epoch.avalue() if self._epoch else ""
         try:
             try:
-                reply = await self._reply(script.by_digest(call.arguments))
+                reply = await self._reply(script.by_digest(call.arguments, epoch))
             except NoScriptError:
-                reply = await self._reply(script.by_source(call.arguments))
+                reply = await self._reply(script.by_source(call.arguments, epoch))
+            return protocol.read_reply(call, reply)
         except failures.ERRORS as error:
             await self._refuse(error, call.script)
-        return protocol.read_reply(call, reply)
+        except EpochLost as error:
+            lost = error
+        if self._epoch and await self._epoch.ais_out_of_date(epoch):
+            return await self._run(call)
+        raise lost
 
     async def _send(self, commands: Commands[R]) -> R:
         try:

@@ -18,7 +18,12 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from django_task_locks.exceptions import ForeignValue, LockServiceUnavailable
+from django_task_locks.exceptions import EpochLost, ForeignValue, LockServiceUnavailable
+
+
+class OtherServer(RedisError):
+    """A connection leads to another server than the one that the epoch names."""
+
 
 # All that a client raises for a server's answer or silence; the two have no base in common.
 ERRORS = (RedisError, RedisClusterException)
@@ -54,6 +59,8 @@ def raise_translated(
     """
     if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):
         raise_foreign(" or ".join(map(repr, keys)), operation)
+    if isinstance(error, OtherServer):
+        raise EpochLost(f"{operation}: {endpoint}: {error}") from error
     is_away = isinstance(error, _UNAVAILABLE) or (
         isinstance(error, ResponseError) and str(error).startswith(_UNAVAILABLE_REPLIES)
     )

@@ -6,6 +6,9 @@ The scripts receive these names as literals (`lua_literals`), so no script spell
 import re
 from dataclasses import dataclass, field
 
+# What stands for the epoch before the first one: a deployment in which no process has ever beaten.
+NO_EPOCH = "0:"
+
 # The first character of a lock's value: whether somebody (perhaps) waits for the resource.
 AWAITED, UNAWAITED = "+", "-"
 
@@ -49,6 +52,10 @@ class Keys:
     unsettled                     HASH    resource to the score from which on its waiters are still
                                           to be examined after a release
     seq                           STRING  counter: order of arrival, and fencing tokens
+    epoch                         STRING  <number>:<run id of the server> while Redis holds the
+                                          truth, -<number>:<run id> while the locks are rebuilt;
+                                          scripts refuse to work when it is not what they expect
+    confirmed                     SET     ids that the present rebuild has restored
     ============================  ======  ========================================================
     """
 
@@ -100,6 +107,14 @@ class Keys:
     def due(self) -> str:
         return self.base + "due"
 
+    @property
+    def epoch(self) -> str:
+        return self.base + "epoch"
+
+    @property
+    def confirmed(self) -> str:
+        return self.base + "confirmed"
+
     def request(self, id: str) -> str:
         return f"{self.base}request:{id}"
 
@@ -148,6 +163,8 @@ class Keys:
             "LANES": self.lanes,
             "DUE": self.due,
             "UNSETTLED": self.unsettled,
+            "EPOCH": self.epoch,
+            "CONFIRMED": self.confirmed,
             "REQUEST": self.request(""),
             "LOCK": self.lock(""),
             "WAIT": self.wait(""),
@@ -161,7 +178,7 @@ class Keys:
             "ENDED": self.ended(""),
             "QUEUE": queue_owner(""),
         }
-        names |= {"AWAITED": AWAITED, "UNAWAITED": UNAWAITED}
+        names |= {"AWAITED": AWAITED, "UNAWAITED": UNAWAITED, "NO_EPOCH": NO_EPOCH}
         return {name: f"'{key}'" for name, key in names.items()}
 
 

@@ -7,9 +7,10 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import ReadOnlyError
 
+from django_task_locks.exceptions import EpochLost
 from django_task_locks.locks import failures, protocol, scripts
 from django_task_locks.locks.keys import Keys
-from django_task_locks.locks.protocol import Call, Commands
+from django_task_locks.locks.protocol import Call, Commands, EpochSource
 from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
@@ -25,7 +26,12 @@ from django_task_locks.locks.requests import (
     ResourceInfo,
     Waiting,
 )
-from django_task_locks.locks.transport import ClientTransport, ClusterTransport, Script, Transport
+from django_task_locks.locks.transport import (
+    ClientTransport,
+    ClusterTransport,
+    Transport,
+    all_scripts,
+)
 
 R = TypeVar("R")
 
@@ -46,6 +52,8 @@ class LockManager:
     prefix    two managers with different prefixes never meet
     endpoint  how messages name the server (never with a password)
     batch     most waiters that one call to the server examines
+    epoch     which state of the server's data is the right one, see `rebuild`; without it whatever
+              is there is taken for right. Operations raise EpochLost where it is another
     """
 
     def __init__(
@@ -55,14 +63,13 @@ class LockManager:
         endpoint: str = "Redis",
         *,
         batch: int = scripts.BATCH,
+        epoch: EpochSource | None = None,
     ) -> None:
         self.keys = Keys(prefix)
         self.endpoint = endpoint
-        self._scripts = {
-            name: Script(scripts.source(name, self.keys, batch), self.keys.anchor, self.keys.absent)
-            for name in scripts.OPERATIONS
-        }
         self.transport = _transport(client)
+        self.scripts = all_scripts(self.keys, batch, identifies=not self.transport.identifies)
+        self._epoch = epoch
 
     @property
     def client(self) -> Any:
@@ -259,15 +266,22 @@ class LockManager:
         return ended
 
     def _run(self, call: Call[R]) -> R:
+        epoch = self._epoch.value() if self._epoch else ""
         try:
-            reply = self.transport.run(self._scripts[call.script], call.arguments)
+            reply = self.transport.run(self.scripts[call.script], call.arguments, epoch)
+            return protocol.read_reply(call, reply)
         except failures.ERRORS as error:
             self._refuse(error, call.script)
-        return protocol.read_reply(call, reply)
+        except EpochLost as error:
+            lost = error
+        if self._epoch and self._epoch.is_out_of_date(epoch):
+            return self._run(call)
+        raise lost
 
     def _send(self, commands: Commands[R]) -> R:
+        epoch = self._epoch.value() if self._epoch else ""
         try:
-            replies = self.transport.send(commands.commands)
+            replies = self.transport.send(commands.commands, epoch)
         except failures.ERRORS as error:
             self._refuse(error, commands.operation, commands.keys)
         return commands.parse(replies)

@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from django_task_locks.exceptions import (
+    EpochLost,
     InvalidTask,
     OwnerClosed,
     StaleSlot,
@@ -39,6 +40,24 @@ _CLOSED_KEPT_MS = str(30 * 24 * 3600 * 1000)
 _CONTROL_KEPT_SECONDS = 3600
 _CONTROL_MOST = 10_000
 _SHORTEST_WAIT = 0.01  # 0 would wait for ever, and Redis 6.2 takes 0.001 for 0
+
+
+class EpochSource(Protocol):
+    """Who knows which state of the server's data is the right one; see `rebuild`.
+
+    value             what must stand under the key `epoch` for an operation to be carried out
+    is_out_of_date    told that the server has something else than this value: whether the value
+                      was an old one, and the operation may be tried again with the present one
+    avalue, ais_...   the same without blocking the event loop
+    """
+
+    def value(self) -> str: ...
+
+    def is_out_of_date(self, value: str) -> bool: ...
+
+    async def avalue(self) -> str: ...
+
+    async def ais_out_of_date(self, value: str) -> bool: ...
 
 
 class Call(NamedTuple, Generic[R]):
@@ -80,12 +99,18 @@ def read_reply(call: Call[R], reply: Sequence[Any]) -> R:
     return call.parse(words)
 
 
-_REFUSALS = frozenset({"foreign", "closed", "stale_slot"})
+_REFUSALS = frozenset({"foreign", "epoch", "closed", "stale_slot"})
 
 
 def _raise_refusal(call: Call[Any], word: str, *rest: str) -> NoReturn:
     if word == "foreign":
         raise_foreign(repr(rest[0]), call.script)
+    if word == "epoch":
+        raise EpochLost(
+            f"{call.script}: the locks in Redis are not those of the present epoch (found: "
+            f"{rest[0]}), so it was refused and did nothing; they are rebuilt by a process with a "
+            "heartbeat, or by manage.py cleanup_locks"
+        )
     if word == "closed":
         raise OwnerClosed(
             f"owner {rest[0]!r} was declared missing; {call.script} was refused and did nothing"
@@ -313,6 +338,54 @@ def inspect_resource(name: str) -> Call[ResourceInfo]:
         )
 
     return Call("inspect_resource", [name, str(MAX_REPORTED)], parse)
+
+
+# -- a rebuild -------------------------------------------------------------------------------------
+
+
+def look() -> Call[tuple[str, str]]:
+    """The epoch of the data, and the run id of the server."""
+    return Call("look", [], lambda reply: (reply[1], reply[2]))
+
+
+def begin_rebuild(number: int, closed: str) -> Call[bool]:
+    return Call("begin_rebuild", [str(number), closed], lambda reply: reply[0] == "begun")
+
+
+def restore(request: LockRequest, lane: Lane | None, token: int | None, arrival: int) -> Call[str]:
+    """Why it could not be restored; "" if it is there."""
+    claimant = request.claimant
+    arguments = [
+        request.id,
+        "waiting" if token is None else "held",
+        request.owner,
+        claimant.slot if claimant else "",
+        lane.name if lane else "",
+        lane.description if lane else "",
+        _ttl(claimant.ttl) if claimant else "",
+        "" if token is None else str(token),
+        str(arrival),
+        str(request.priority),
+        request.label,
+        _milliseconds(request.run_after),
+        str(len(request.exclusive)),
+        *request.exclusive,
+        *request.shared,
+    ]
+
+    def parse(reply: list[str]) -> str:
+        return f"{reply[1]} of {reply[2]} excludes it" if reply[0] == "conflict" else ""
+
+    return Call("restore", arguments, parse)
+
+
+def sweep(owner: str, ids: Sequence[str]) -> Call[int]:
+    return Call("sweep", [owner, *ids], lambda reply: int(reply[1]))
+
+
+def open_epoch(epoch: str) -> Call[bool]:
+    """Whether there is more to settle."""
+    return Call("open_epoch", [epoch], lambda reply: reply[1] == "1")
 
 
 # -- plain commands --------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """How commands reach the server: through a client of the caller's, or on connections of our own."""
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,9 +13,18 @@ from typing import Any, TypeVar
 from redis import Redis
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
-from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
+from redis.exceptions import (
+    ConnectionError,
+    NoScriptError,
+    ResponseError,
+    TimeoutError,
+)
 from redis.sentinel import SentinelManagedConnection
+from redis.utils import str_if_bytes
 
+from django_task_locks.locks import scripts
+from django_task_locks.locks.failures import OtherServer
+from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Argument
 
 # hiredis at once, where it is there: redis-py looks at each argument once more
@@ -28,6 +38,7 @@ T = TypeVar("T")
 
 Command = tuple[Argument, ...]
 
+_RUN_ID = re.compile(r"^run_id:([0-9a-f]+)", re.MULTILINE)
 _MOST_IDLE = 32  # a burst of threads leaves no more connections open
 
 
@@ -44,13 +55,23 @@ class Script:
         self._evalsha: Command = ("EVALSHA", digest, "2", key, absent)
         self._eval: Command = ("EVAL", source, "2", key, absent)
 
-    def by_digest(self, arguments: Sequence[Argument]) -> Command:
+    def by_digest(self, arguments: Sequence[Argument], epoch: str) -> Command:
         """For a server that has seen the script; any other answers NOSCRIPT."""
-        return (*self._evalsha, *arguments)
+        return (*self._evalsha, *arguments, epoch)
 
-    def by_source(self, arguments: Sequence[Argument]) -> Command:
+    def by_source(self, arguments: Sequence[Argument], epoch: str) -> Command:
         """For any server, which has seen the script from then on."""
-        return (*self._eval, *arguments)
+        return (*self._eval, *arguments, epoch)
+
+
+def all_scripts(keys: Keys, batch: int, *, identifies: bool) -> dict[str, Script]:
+    """Every operation by its name; the arguments are those of `scripts.source`."""
+    return {
+        name: Script(
+            scripts.source(name, keys, batch, identifies=identifies), keys.anchor, keys.absent
+        )
+        for name in scripts.OPERATIONS
+    }
 
 
 class Transport(ABC):
@@ -58,18 +79,21 @@ class Transport(ABC):
 
     A command may reach the server twice: when its reply is lost, it is sent again.
 
-    client  a redis.Redis or RedisCluster that leads to the same server (the two have no base in
-            common)
+    client      a redis.Redis or RedisCluster that leads to the same server (the two have no base in
+                common)
+    identifies  whether its connections are made to the server alone that the epoch names: others
+                leave that to the scripts
     """
 
     client: Any
+    identifies = False
 
     @abstractmethod
-    def run(self, script: Script, arguments: Sequence[Argument]) -> Any:
-        """The reply of a script."""
+    def run(self, script: Script, arguments: Sequence[Argument], epoch: str = "") -> Any:
+        """The reply of a script, for a caller who takes this to be the epoch."""
 
     @abstractmethod
-    def send(self, commands: Sequence[Command]) -> list[Any]:
+    def send(self, commands: Sequence[Command], epoch: str = "") -> list[Any]:
         """The replies of commands that go together in one round trip."""
 
     @abstractmethod
@@ -85,7 +109,7 @@ class _SingleConnections(Transport):
     """Each call has a connection for itself, which is of no use to another before it has ended."""
 
     @abstractmethod
-    def _take(self) -> tuple[Any, bool]:
+    def _take(self, epoch: str) -> tuple[Any, bool]:
         """A connection, and whether it may have been closed by the server since it was used."""
 
     @abstractmethod
@@ -96,17 +120,17 @@ class _SingleConnections(Transport):
     def _discard(self, connection: Any) -> None:
         """An answer may still come on it, which nobody may take for that to another question."""
 
-    def run(self, script: Script, arguments: Sequence[Argument]) -> Any:
+    def run(self, script: Script, arguments: Sequence[Argument], epoch: str = "") -> Any:
         try:
-            return self._call(_exchange, script.by_digest(arguments))
+            return self._call(_exchange, script.by_digest(arguments, epoch), epoch)
         except NoScriptError:
-            return self._call(_exchange, script.by_source(arguments))
+            return self._call(_exchange, script.by_source(arguments, epoch), epoch)
 
-    def send(self, commands: Sequence[Command]) -> list[Any]:
-        return self._call(_exchange_all, commands)
+    def send(self, commands: Sequence[Command], epoch: str = "") -> list[Any]:
+        return self._call(_exchange_all, commands, epoch)
 
-    def _call(self, exchange: Callable[[Any, Any], T], what: Any) -> T:
-        connection, may_be_closed = self._take()
+    def _call(self, exchange: Callable[[Any, Any], T], what: Any, epoch: str) -> T:
+        connection, may_be_closed = self._take(epoch)
         try:
             try:
                 reply = exchange(connection, what)
@@ -131,7 +155,7 @@ class ClientTransport(_SingleConnections):
         _check_encoding(client.connection_pool)
         self.client = client
 
-    def _take(self) -> tuple[Any, bool]:
+    def _take(self, epoch: str) -> tuple[Any, bool]:
         return self.client.connection_pool.get_connection(), False  # the pool has looked
 
     def _give_back(self, connection: Any) -> None:
@@ -153,10 +177,15 @@ class ClientTransport(_SingleConnections):
 class OwnConnections(_SingleConnections):
     """On connections of our own, made as the pool makes its own: without the pool's lock, check
     before each call and bookkeeping. A forked child opens its own.
+
+    Each is good for the epoch for which it was opened, whose server it has been found to lead to.
     """
+
+    identifies = True
 
     def __init__(self, pool: ConnectionPool) -> None:
         _check_encoding(pool)
+        pool.connection_kwargs["redis_connect_func"] = _connected
         self.client = Redis(connection_pool=pool)
         self._pool = pool
         self._idle: deque[Any] = deque()
@@ -172,13 +201,20 @@ class OwnConnections(_SingleConnections):
     def connection_to(self, key: str) -> Any:
         return _new_connection(self._pool)
 
-    def _take(self) -> tuple[Any, bool]:
+    def _take(self, epoch: str) -> tuple[Any, bool]:
         if self._pid != os.getpid():
             self._idle, self._pid = deque(), os.getpid()
-        try:
-            return self._idle.pop(), True
-        except IndexError:
-            return _new_connection(self._pool), False
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            if connection.task_locks_epoch == epoch:
+                return connection, True
+            connection.disconnect()
+        connection = _new_connection(self._pool)
+        connection.task_locks_epoch = epoch
+        return connection, False
 
     def _give_back(self, connection: Any) -> None:
         if len(self._idle) < _MOST_IDLE:
@@ -204,13 +240,13 @@ class ClusterTransport(Transport):
             self._client = self._client or self._connect()
             return self._client
 
-    def run(self, script: Script, arguments: Sequence[Argument]) -> Any:
+    def run(self, script: Script, arguments: Sequence[Argument], epoch: str = "") -> Any:
         try:
-            return self.client.execute_command(*script.by_digest(arguments))
+            return self.client.execute_command(*script.by_digest(arguments, epoch))
         except NoScriptError:
-            return self.client.execute_command(*script.by_source(arguments))
+            return self.client.execute_command(*script.by_source(arguments, epoch))
 
-    def send(self, commands: Sequence[Command]) -> list[Any]:
+    def send(self, commands: Sequence[Command], epoch: str = "") -> list[Any]:
         if len(commands) == 1:
             return [self.client.execute_command(*commands[0])]
         pipeline = self.client.pipeline(transaction=False)
@@ -239,6 +275,20 @@ def _check_encoding(pool: ConnectionPool) -> None:
 def _new_connection(pool: ConnectionPool) -> Any:
     # not by the pool's own method, which counts those that it has made
     return pool.connection_class(**pool.connection_kwargs)
+
+
+def _connected(connection: Any) -> None:
+    """What a new connection does first; refuses one that leads to another server."""
+    connection.on_connect()
+    server = getattr(connection, "task_locks_epoch", "").partition(":")[2]
+    if not server:
+        return
+    connection.send_command("INFO", "server")
+    found = _RUN_ID.search(str_if_bytes(connection.read_response()))
+    if found is None or found[1] != server:
+        raise OtherServer(
+            f"the server has the run id {found and found[1]}, and the locks are on {server}"
+        )
 
 
 def _open(connection: Any) -> None:

@@ -97,7 +97,7 @@ def request_all(manager: LockManager, requests: Iterable[LockRequest]) -> None:
     pipeline = manager.client.pipeline(transaction=False)
     for count, request in enumerate(requests, 1):
         arguments = protocol.request(request).arguments
-        pipeline.execute_command(*manager._scripts["request"].by_digest(arguments))
+        pipeline.execute_command(*manager.scripts["request"].by_digest(arguments, ""))
         if count % 1000 == 0:
             pipeline.execute()
     pipeline.execute()

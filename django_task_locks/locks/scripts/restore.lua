@@ -1,0 +1,146 @@
+-- restore: during a rebuild, brings a request into the state that its task's row, or the process
+-- that it belongs to, says it has. What is there already stays as it is.
+--
+-- KEYS[1]    anchor
+-- KEYS[2]    absent
+-- ARGV[1]    id
+-- ARGV[2]    "held" or "waiting"
+-- ARGV[3]    owner: the process that holds it, or waits for it; of a waiting task queue/<queue>
+-- ARGV[4]    slot: number.generation of the executor that has it, or ""
+-- ARGV[5]    lane, "" for a hold
+-- ARGV[6]    description of the lane, "" for a hold
+-- ARGV[7]    ttl of the process in seconds, "" for a waiting task
+-- ARGV[8]    token, "" of what waits
+-- ARGV[9]    arrival: its place in the order within its priority
+-- ARGV[10]   priority, -100 to 100
+-- ARGV[11]   label for operators
+-- ARGV[12]   of a waiting task the time before which it takes no place in any queue, in ms, or ""
+-- ARGV[13]   number of exclusive resources
+-- ARGV[14..] the exclusive resources, then the shared ones
+--
+-- returns {"restored"} | {"kept"} | {"conflict", id, owner}: another one has been restored that
+--         excludes it, and nothing was changed | {"foreign", key}
+
+--@include _base
+--@include _grant
+--@include _postpone
+--@include _drop
+
+local id, state, owner, slot, lane = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local description, ttl, token, due = ARGV[6], ARGV[7], ARGV[8], ARGV[12]
+local exclusive_count = tonumber(ARGV[13])
+local request = { id = id, owner = owner, exclusive = {}, shared = {} }
+for index = 1, exclusive_count do request.exclusive[index] = ARGV[index + 13] end
+for index = 14 + exclusive_count, #ARGV do request.shared[#request.shared + 1] = ARGV[index] end
+request.rank = (100 - ARGV[10]) * ARRIVALS + ARGV[9]
+request.score = as_text(request.rank)
+if slot ~= '' then request.slot = slot end
+if lane ~= '' then
+  request.lane = lane
+  request.queue = cjson.decode(description).queue
+end
+if ARGV[11] ~= '' then request.label = ARGV[11] end
+if token ~= '' then request.token = token end
+
+local function foreign_lock(resource)
+  local type = redis.call('TYPE', LOCK .. resource).ok
+  if type ~= 'none' and type ~= 'string' and type ~= 'set' then return LOCK .. resource end
+end
+
+local known, bad = read(id)
+bad = bad or foreign(CONFIRMED, 'set') or foreign(OWNER .. owner, 'set') or foreign(LANES, 'hash')
+  or foreign(OWNERS, 'hash') or foreign(SLOT .. owner, 'hash') or foreign(DUE, 'zset')
+  or foreign_for_hand_over() or lane ~= '' and foreign(READY .. lane, 'zset')
+  or foreign_queue(request)
+each_resource(request, function(resource)
+  bad = bad or foreign_lock(resource) or foreign(WAIT_X .. resource, 'zset')
+end)
+if bad then return { 'foreign', bad } end
+
+-- Who has what this request is to hold: {id, its request or nil, resource}.
+local function others()
+  local found = {}
+  local function add(resource, other) found[#found + 1] = { other, read(other), resource } end
+  local function exclusive_holder(resource)
+    local value = redis.pcall('GET', LOCK .. resource)
+    if type(value) == 'table' then return false end
+    local other = value and holder_in(value)
+    if other and other ~= id then add(resource, other) end
+    return true
+  end
+  for _, resource in ipairs(request.exclusive) do
+    if not exclusive_holder(resource) then
+      for _, other in ipairs(redis.call('SMEMBERS', LOCK .. resource)) do
+        if other ~= id then add(resource, other) end
+      end
+    end
+  end
+  for _, resource in ipairs(request.shared) do exclusive_holder(resource) end
+  return found
+end
+
+local function confirm()
+  redis.call('SADD', CONFIRMED, id)
+  redis.call('SADD', OWNER .. owner, id)
+  if ttl ~= '' and redis.call('HEXISTS', OWNERS, owner) == 0 then
+    redis.call('HSET', OWNERS, owner, ttl)
+  end
+  if lane ~= '' and redis.call('HSETNX', LANES, lane, description) == 1 then
+    redis.call('HINCRBY', LANES, '', 1)
+  end
+  if slot ~= '' then redis.call('HSET', SLOT .. owner, slot:match('^%d+'), id) end
+end
+
+local is_same = known and known.owner == owner and (token == '' or known.token == token)
+if state == 'held' and is_same and known.state == 'held' then
+  next_number()
+  if slot ~= '' and known.slot ~= slot then
+    known.slot = slot
+    redis.call('SET', REQUEST .. id, record_of(known))
+  end
+  confirm()
+  return { 'kept' }
+end
+-- a hold that waits, as far as its process knows, may have been granted
+if state == 'waiting' and is_same and (known.state ~= 'held' or lane == '') then
+  next_number()
+  confirm()
+  return { 'kept' }
+end
+
+local in_the_way = state == 'held' and others() or {}
+for _, other in ipairs(in_the_way) do
+  if other[2] and other[2].state == 'held'
+    and redis.call('SISMEMBER', CONFIRMED, other[1]) == 1 then
+    return { 'conflict', other[1], other[2].owner }
+  end
+end
+
+next_number()
+if known then
+  if state == 'waiting' then request.score, request.rank = known.score, known.rank end
+  drop(known)
+end
+for _, other in ipairs(in_the_way) do
+  local present = read(other[1])
+  if not present then
+    redis.pcall('SREM', LOCK .. other[3], other[1])
+    if redis.pcall('GET', LOCK .. other[3]) then redis.call('DEL', LOCK .. other[3]) end
+  elseif present.state == 'granted' then
+    revoke(present)
+  elseif present.state == 'held' then
+    drop(present)
+  end
+end
+confirm()
+if state == 'held' then
+  take(request)
+  set_state(request, 'held')
+elseif is_early(due) then
+  postpone(request, due)
+else
+  enqueue(request)
+  set_state(request, 'waiting')
+  each_resource(request, function(resource) note_unsettled(resource, '-inf') end)
+end
+return { 'restored' }
