@@ -7,8 +7,10 @@ class TaskLocksConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_task_locks import checks, receivers, schedules
+        from django_task_locks import checks, epochs, receivers, schedules
+        from django_task_locks.models import LockEpoch
 
+        epochs.set_loader(lambda: str(LockEpoch.present()))
         checks.register_all()
         receivers.connect()
         schedules.connect()

@@ -40,6 +40,9 @@ class Settings:
     retry_delay_limit     longest time between two attempts
     retries               how often an operation is sent again whose connection broke; after these
                           Redis counts as unavailable
+    check_server          whether a connection is used only if it leads to the server that holds the
+                          locks, by its run id; False where servers hide that (proxies, some managed
+                          ones): then a failover that loses the last writes goes unnoticed
     versions              what tasks with `versions` this process can run, as {"app": ["1", "2"]};
                           or a callable that returns it, or its dotted path
     run_dir               directory of the lock files that tell whether a process of this host lives
@@ -57,6 +60,7 @@ class Settings:
     retry_delay: float = 1.0
     retry_delay_limit: float = 600.0
     retries: int = 2
+    check_server: bool = True
     versions: Any = field(default_factory=dict)
     run_dir: str = ""
 
@@ -107,6 +111,10 @@ def _count(most: int) -> Callable[[Any], str | None]:
     return check
 
 
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "True or False is accepted"
+
+
 def _versions(value: Any) -> str | None:
     if callable(value) or isinstance(value, Mapping) or (isinstance(value, str) and "." in value):
         return None  # what is in it is checked when it is used
@@ -126,6 +134,7 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "retry_delay": _seconds(0, 604_800),
     "retry_delay_limit": _seconds(0, 604_800),
     "retries": _count(100),
+    "check_server": _flag,
     "versions": _versions,
     "run_dir": _path,
 }

@@ -8,6 +8,7 @@ from functools import cache
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from django_task_locks import epochs
 from django_task_locks.conf import get_settings
 from django_task_locks.endpoints import Endpoint, Limits
 from django_task_locks.exceptions import TaskLocksError
@@ -35,6 +36,14 @@ def quick_lock_manager(seconds: float) -> LockManager:
     who has something more urgent to do.
     """
     return _build(Limits(seconds, seconds, 0, retries=0))
+
+
+def rebuilding_lock_manager() -> LockManager:
+    """A lock manager with connections of its own that asks for no epoch: it makes the next one, or
+    restores what belongs to it.
+    """
+    endpoint = Endpoint.from_settings()
+    return LockManager(endpoint.transport(_limits()), get_settings().prefix, endpoint.name)
 
 
 async def get_async_lock_manager() -> AsyncLockManager:
@@ -122,13 +131,14 @@ def _limits(*, wait: float = 0) -> Limits:
 
 def _build(limits: Limits) -> LockManager:
     endpoint = Endpoint.from_settings()
-    return LockManager(endpoint.transport(limits), get_settings().prefix, endpoint.name)
+    prefix = get_settings().prefix
+    return LockManager(endpoint.transport(limits), prefix, endpoint.name, epoch=epochs.Keeper())
 
 
 def _build_async() -> AsyncLockManager:
     endpoint = Endpoint.from_settings()
     client = endpoint.async_client(_limits(wait=get_settings().heartbeat_interval))
-    return AsyncLockManager(client, get_settings().prefix, endpoint.name)
+    return AsyncLockManager(client, get_settings().prefix, endpoint.name, epoch=epochs.Keeper())
 
 
 def _forget_managers() -> None:

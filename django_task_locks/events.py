@@ -27,8 +27,9 @@ EVENTS = {
     "task.requeued": Event(WARNING, "handed back to the queue"),
     "task.deferred": Event(INFO, "took too long here, and is left to a worker"),
     "task.not_sent": Event(
-        WARNING, "dispatched, but its request could not be sent; clean-up sends it later"
+        WARNING, "dispatched, but its request could not be sent; it is repeated"
     ),
+    "task.sent_late": Event(INFO, "request sent after all"),
     "task.not_recorded": Event(WARNING, "outcome could not be stored; it is repeated"),
     "task.late": Event(
         WARNING, "outcome refused: the task was taken from this process in the meantime"
@@ -96,6 +97,9 @@ EVENTS = {
         WARNING, "executor was killed, but something that it started does not end; its locks stay"
     ),
     "executor.died": Event(WARNING, "executor died"),
+    "executor.not_restored": Event(
+        WARNING, "what a task holds by itself could not be restored yet; it is repeated"
+    ),
     "executor.error": Event(ERROR, "unexpected error in an executor"),
     "recovery.missing": Event(WARNING, "process declared missing"),
     "recovery.task": Event(WARNING, "settled, since its process has ended"),
@@ -104,6 +108,18 @@ EVENTS = {
     "recovery.resent": Event(WARNING, "waiting task was unknown to the lock service; sent again"),
     "recovery.failed": Event(ERROR, "clean-up step failed; the next clean-up repeats it"),
     "recovery.finished": Event(INFO, "clean-up finished"),
+    "epoch.first": Event(DEBUG, "the first epoch of these locks has begun"),
+    "epoch.rebuilding": Event(WARNING, "Redis does not hold the present locks; they are rebuilt"),
+    "epoch.opened": Event(INFO, "the locks are rebuilt, and granted again"),
+    "epoch.rebuild_failed": Event(WARNING, "the locks could not be rebuilt yet; it is tried again"),
+    "epoch.not_restored": Event(ERROR, "a request cannot be restored; clean-up looks at it"),
+    "epoch.adopted": Event(INFO, "this process has restored its locks in the new epoch"),
+    "epoch.demoted": Event(
+        ERROR,
+        "this process reaches a Redis that the others have left, and does not use it; if it is to "
+        "be used from now on, empty it",
+    ),
+    "hold.lost": Event(ERROR, "a hold has lost its locks while its code goes on"),
 }
 
 

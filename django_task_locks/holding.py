@@ -12,7 +12,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_task_locks import presence, releasing
+from django_task_locks import own_requests, presence, releasing
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import (
     get_async_lock_manager,
@@ -21,6 +21,7 @@ from django_task_locks.connections import (
 )
 from django_task_locks.context import running_tasks
 from django_task_locks.exceptions import (
+    EpochLost,
     LockServiceUnavailable,
     LockTimeout,
     OwnerClosed,
@@ -36,7 +37,10 @@ from django_task_locks.locks.requests import (
     RequestInfo,
     Waiting,
 )
+from django_task_locks.own_requests import OwnRequest
 from django_task_locks.presence import Presence
+
+_REBUILD_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ def hold(
         try:
             held = _acquire(demand)
         except OwnerClosed:
+            own_requests.forget(demand.request.id)
             if not presence.renounce(demand.present):
                 raise
             demand = _Demand(presence.present(), *arguments)  # as who it is from now on
@@ -134,6 +139,7 @@ async def ahold(
         try:
             held = await _aacquire(demand)
         except OwnerClosed:
+            own_requests.forget(demand.request.id)
             if not presence.renounce(demand.present):
                 raise
             demand = _Demand(await sync_to_async(presence.present)(), *arguments)
@@ -168,6 +174,7 @@ class _Demand:
             label=label or f"hold by {present.status.name} (pid {present.status.pid})",
         )
         self.release = releasing.Release(self.request.id, owner=present.owner)
+        self.own = OwnRequest(self.request, waits=timeout != 0, made_at=time.time())
         self.is_granted = False
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -194,14 +201,25 @@ class _Demand:
         return max(0.0, min(longest, self._deadline - time.monotonic()))
 
     def granted(self, outcome: Grant) -> Held:
-        self.is_granted = True
-        return Held(
+        """Raises EpochLost for a grant that counts no more."""
+        self.own.held = held = Held(
             self.request.id,
             outcome.token or 0,
             self.present.owner,
             self.request.exclusive,
             self.request.shared,
         )
+        if not self.own.is_granted(outcome.token):
+            raise EpochLost("the locks were lost while they were being taken")
+        self.is_granted = True
+        return held
+
+    def pause(self, error: EpochLost) -> float:
+        """Seconds to wait for the locks to be rebuilt; raises the error if there is no time."""
+        seconds = min(_REBUILD_PAUSE, self.next_wait())
+        if self.must_not_wait or not seconds:
+            raise error
+        return seconds
 
     def last_look(self, info: RequestInfo | None) -> Held:
         """When the time is over: it may just have been granted."""
@@ -293,8 +311,18 @@ def described(blocker: Blocker) -> str:
 
 
 def _acquire(demand: _Demand) -> Held:
+    own_requests.add(demand.own)
+    while True:
+        try:
+            return _ask(demand)
+        except EpochLost as error:
+            time.sleep(demand.pause(error))
+
+
+def _ask(demand: _Demand) -> Held:
     locks = get_waiting_lock_manager()
     ask = locks.try_request if demand.must_not_wait else locks.request
+    demand.own.sending()
     outcome = ask(demand.request)
     while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
         granted = locks.wait_for_grant(demand.request.id, seconds)
@@ -307,8 +335,18 @@ def _acquire(demand: _Demand) -> Held:
 
 
 async def _aacquire(demand: _Demand) -> Held:
+    own_requests.add(demand.own)
+    while True:
+        try:
+            return await _aask(demand)
+        except EpochLost as error:
+            await asyncio.sleep(demand.pause(error))
+
+
+async def _aask(demand: _Demand) -> Held:
     locks = await get_async_lock_manager()
     ask = locks.try_request if demand.must_not_wait else locks.request
+    await demand.own.asending()
     outcome = await ask(demand.request)
     while isinstance(outcome, Waiting) and (seconds := demand.next_wait()):
         granted = await locks.wait_for_grant(demand.request.id, seconds)
@@ -322,6 +360,8 @@ async def _aacquire(demand: _Demand) -> Held:
 
 async def _arelease(release: releasing.Release) -> None:
     """Releases even if the caller is canceled meanwhile; what cannot be sent is sent later."""
+
+    own_requests.forget(release.id)
 
     async def send() -> None:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import OperationalError, connections, router, transaction
 from django.db.utils import InterfaceError
 
-from django_task_locks import execution, presence, releasing, retrying
+from django_task_locks import execution, own_requests, presence, releasing, retrying
 from django_task_locks.abilities import can_run, own_abilities
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
@@ -25,6 +25,7 @@ from django_task_locks.locks.requests import Grant
 from django_task_locks.managers import DatabaseNow
 from django_task_locks.models import Task, described, reason
 from django_task_locks.orders import Order, lock_request
+from django_task_locks.own_requests import OwnRequest
 from django_task_locks.releasing import Release
 from django_task_locks.states import OnConflict, OnTimeout, State
 
@@ -154,9 +155,13 @@ def acquire(order: Order, task: Task) -> ImmediateRun | str:
         return INCAPABLE
     present = presence.present()
     id = str(task.pk)
+    own = OwnRequest(lock_request(task, present.claimant), waits=False, made_at=time.time())
+    own_requests.add(own)
     try:
-        outcome = get_lock_manager().try_request(lock_request(task, present.claimant))
+        own.sending()
+        outcome = get_lock_manager().try_request(own.request)
     except OwnerClosed:
+        own_requests.forget(id)
         if not presence.renounce(present):
             raise
         return acquire(order, task)  # as the process that it is from now on
@@ -168,7 +173,11 @@ def acquire(order: Order, task: Task) -> ImmediateRun | str:
         releasing.release(Release(id, owner=present.owner))
         raise
     if not isinstance(outcome, Grant) or outcome.token is None:
+        own_requests.forget(id)
         return BLOCKED
+    if not own.is_granted(outcome.token):
+        releasing.release(Release(id, outcome.token))
+        return UNAVAILABLE
     alias = router.db_for_write(Task)
     try:
         if transaction.get_connection(alias).in_atomic_block:

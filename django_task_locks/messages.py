@@ -5,8 +5,10 @@ from uuid import UUID
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import TaskLocksError
+from django_task_locks.locks import LockManager
 
 _CANCEL = "cancel"
+_LOOK_AT_EPOCH = "epoch"
 
 
 def send_cancel(owner: str, task: UUID) -> None:
@@ -26,3 +28,12 @@ def task_to_cancel(message: str) -> UUID | None:
         return UUID(argument) if word == _CANCEL else None
     except ValueError:
         return None
+
+
+def send_look_at_epoch(manager: LockManager, owner: str) -> None:
+    """Tells a process that the locks are rebuilt, which it would find at its next heartbeat."""
+    manager.send(owner, _LOOK_AT_EPOCH)
+
+
+def is_look_at_epoch(message: str) -> bool:
+    return message == _LOOK_AT_EPOCH

@@ -14,12 +14,14 @@ from django.db import models, router, transaction
 from django_task_locks import progress, recurrence, signals, states
 from django_task_locks.exceptions import InvalidTask, InvalidTransition
 from django_task_locks.ids import uuid7
+from django_task_locks.locks.rebuild import Epoch
 from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, TaskQuerySet
 from django_task_locks.states import OnWorkerLoss, State
 
 __all__ = [
     "AppStatus",
     "GroupSummary",
+    "LockEpoch",
     "OnWorkerLoss",
     "State",
     "Task",
@@ -91,6 +93,29 @@ class AppStatus(models.Model):
     def owner(self) -> str:
         """How the lock manager names this incarnation."""
         return f"{self.name}@{self.pk}"
+
+
+class LockEpoch(models.Model):
+    """The present epoch of the locks (see `locks.rebuild`): one row, none before the first."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
+    number = models.BigIntegerField()
+    server = models.CharField(max_length=64, blank=True)
+    raised_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = "epoch of the locks"
+        verbose_name_plural = "epochs of the locks"
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.server}"
+
+    @classmethod
+    def present(cls) -> Epoch:
+        """As it stands in the database now."""
+        rows = cls.objects.using(router.db_for_write(cls))
+        found = rows.values_list("number", "server").first()
+        return Epoch(*found) if found else Epoch(0)
 
 
 class TaskGroup(models.Model):

@@ -11,22 +11,29 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import Enum
 from typing import ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, IntegrityError, connections, router
+from django.db.models import Subquery
+from django.db.models.functions import Coalesce
 from django.db.utils import InterfaceError
 
+from django_task_locks import epochs, own_requests, rebuilding
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import LockServiceUnavailable, OwnerClosed
+from django_task_locks.exceptions import EpochLost, LockServiceUnavailable, OwnerClosed
 from django_task_locks.ids import uuid7
 from django_task_locks.lock_files import LockFile
+from django_task_locks.locks.keys import NO_EPOCH
+from django_task_locks.locks.rebuild import Epoch
 from django_task_locks.locks.requests import Claimant
-from django_task_locks.managers import DatabaseNow, ThisProcess
-from django_task_locks.models import AppStatus
+from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, ThisProcess
+from django_task_locks.models import AppStatus, LockEpoch
 
+LOOK_AGAIN = 0.5  # seconds to the next beat while the locks are being rebuilt
 _FIRST_BEAT_TIMEOUT = 10.0
 
 
@@ -76,29 +83,68 @@ def prepare(name: str, app_type: str) -> Presence:
     return Presence(status, lock_file)
 
 
+class Pulse(Enum):
+    """What a heartbeat has found: all is steady; the process is behind, since a new epoch has
+    begun; or it is lost: its row is gone, or it was declared missing.
+    """
+
+    STEADY = "steady"
+    BEHIND = "behind"
+    LOST = "lost"
+
+
 def register(presence: Presence) -> None:
     """Writes the row; its first heartbeat is now. Repeatable."""
     status = presence.status
+    epoch = LockEpoch.present()
+    epochs.adopt(str(epoch))
+    status.epoch = epoch.number
     status.started_at = status.last_heartbeat = DatabaseNow()
     try:
         status.save(using=_alias(), force_insert=True)
     except IntegrityError:
         # The reply to an earlier attempt was lost.
-        if not beat(presence):
+        if beat(presence) == Pulse.LOST:
             raise
 
 
-def beat(presence: Presence) -> bool:
-    """One heartbeat, one statement. False: the row is gone, or the process was declared missing."""
-    rows = AppStatus.objects.using(_alias()).filter(pk=presence.status.pk, missing_at=None)
-    return bool(rows.update(last_heartbeat=DatabaseNow()))
+def beat(presence: Presence) -> Pulse:
+    """One heartbeat; one statement while it is steady."""
+    rows = _own_row(presence)
+    present = Coalesce(Subquery(LockEpoch.objects.values("number")[:1]), 0)
+    if rows.filter(epoch=present).update(last_heartbeat=DatabaseNow()):
+        return Pulse.STEADY
+    return Pulse.BEHIND if rows.update(last_heartbeat=DatabaseNow()) else Pulse.LOST
+
+
+def catch_up(presence: Presence, restore: Callable[[Epoch], bool]) -> bool:
+    """The process takes the present epoch for its own, restores its locks in it, and says so in its
+    row. False if that has to be repeated.
+
+    restore  brings everything back that this process alone knows of; False if it cannot yet
+    """
+    epoch = LockEpoch.present()
+    epochs.adopt(str(epoch))
+    if not restore(epoch):
+        return False
+    if _own_row(presence).update(epoch=epoch.number):
+        emit("epoch.adopted", owner=presence.owner, epoch=epoch)
+    return True
+
+
+def _own_row(presence: Presence) -> AppStatusQuerySet:
+    return AppStatus.objects.using(_alias()).filter(pk=presence.status.pk, missing_at=None)
 
 
 def withdraw(presence: Presence) -> None:
     """A clean end: nothing of this incarnation stays. What it still holds keeps the row, so that
     clean-up finds it.
     """
-    if not get_lock_manager().forget_owner(presence.owner):
+    try:
+        left = get_lock_manager().forget_owner(presence.owner)
+    except EpochLost:
+        left = 0  # of what it held the rebuild keeps what its tasks' rows say
+    if not left:
         AppStatus.objects.using(_alias()).filter(pk=presence.status.pk, tasks=None).delete()
         presence.lock_file.remove()
 
@@ -117,42 +163,92 @@ class _Beater(threading.Thread):
         super().__init__(name="task-locks-heartbeat", daemon=True)
         self.presence = presence
         self.is_registered = threading.Event()
-        self.ended = threading.Event()
         self.problem: Exception | None = None
+        self.has_epoch = False
+        self._is_over = False
+        self._wake = threading.Event()
+
+    def end(self) -> None:
+        self._is_over = True
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """The next beat comes at once."""
+        self._wake.set()
 
     def run(self) -> None:
         interval = get_settings().heartbeat_interval
-        while not self.ended.is_set():
+        while not self._is_over:
+            self._wake.clear()
+            wait = interval
             try:
-                if not self._beat():
+                if self._beat():
+                    self._tend_epoch()
+                else:
                     emit("presence.lost", owner=self.presence.owner)
                     _State.forget(self.presence)
+                    own_requests.tell_lost("its process was declared missing")
                     break
                 if self.problem:
                     emit("presence.beat_again", owner=self.presence.owner)
                 self.problem = None
+                if not self.has_epoch:
+                    wait = min(LOOK_AGAIN, interval)
             except Exception as error:  # whatever it is, the next beat may succeed
                 if not self.problem:
                     emit("presence.beat_failed", owner=self.presence.owner, error=error)
                 self.problem = error
                 connections.close_all()
-            self.ended.wait(interval)
+            if not self._is_over:
+                self._wake.wait(wait)
         connections.close_all()
 
     def _beat(self) -> bool:
         if not self.is_registered.is_set():
             register(self.presence)
             emit("presence.announced", owner=self.presence.owner)
+            self._establish_epoch()
             self.is_registered.set()
-        elif not beat(self.presence):
-            return False
+        else:
+            pulse = beat(self.presence)
+            if pulse == Pulse.LOST:
+                return False
+            if pulse == Pulse.BEHIND:
+                catch_up(self.presence, own_requests.restore)
         try:
             get_lock_manager().beat(self.presence.owner, get_settings().ttl)
+            self.has_epoch = epochs.current() != NO_EPOCH
         except OwnerClosed:
             return False
+        except EpochLost:
+            self.has_epoch = False
         for duty in list(_duties):
             duty()
         return True
+
+    def _establish_epoch(self) -> None:
+        """The first process of a deployment makes its first epoch, before it asks for anything."""
+        me = self.presence.status.pk
+        try:
+            if epochs.current() == NO_EPOCH and rebuilding.is_wanted(self.presence.owner):
+                rebuilding.rebuild(me)
+                catch_up(self.presence, own_requests.restore)
+        except LockServiceUnavailable as error:
+            emit("epoch.rebuild_failed", error=error)  # a later beat does it
+
+    def _tend_epoch(self) -> None:
+        if not self.has_epoch and rebuilding.is_wanted(self.presence.owner):
+            # This thread goes on beating meanwhile.
+            threading.Thread(target=_rebuild, name="task-locks-rebuild", daemon=True).start()
+
+
+def _rebuild() -> None:
+    try:
+        rebuilding.rebuild()
+    except Exception as error:  # the next beat finds it as it is
+        emit("epoch.rebuild_failed", error=error)
+    finally:
+        connections.close_all()
 
 
 # What the heartbeat's thread does besides, see add_duty.
@@ -221,10 +317,23 @@ def renounce(presence: Presence) -> bool:
             return True  # the heartbeat has found out, too
         if beater is None:
             return False
-        beater.ended.set()
+        beater.end()
         _State.forget(presence)
     emit("presence.lost", owner=presence.owner)
+    own_requests.tell_lost("its process was declared missing")
     return True
+
+
+def nudge() -> bool:
+    """Has this process's heartbeat come at once; False if it has none of its own."""
+    beater = _State.beater
+    if beater is None:
+        return False
+    beater.nudge()
+    return True
+
+
+epochs.set_nudge(nudge)
 
 
 def adopt(presence: Presence, slot: str = "") -> None:
@@ -249,9 +358,10 @@ def leave() -> None:
         presence, beater = _State.presence, _State.beater
     if presence is None or beater is None:
         return  # none, or an executor's, which is its worker's to end
-    beater.ended.set()
+    beater.end()
     beater.join(timeout=2)
     _State.forget(presence)
+    epochs.forget()
     try:
         withdraw(presence)
     except (DatabaseError, InterfaceError, LockServiceUnavailable) as error:

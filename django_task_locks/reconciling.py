@@ -4,7 +4,7 @@ from uuid import UUID
 
 from django.db import router
 
-from django_task_locks import dispatching, grouping
+from django_task_locks import grouping, sending
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.locks.keys import queue_owner
@@ -73,18 +73,13 @@ def send_unsent(report: Report) -> None:
 
 
 def _send(id: UUID, report: Report) -> None:
-    # A second look: it may have been on its way, or done, since the first.
-    task = _tasks().filter(pk=id, state=State.WAITING).first()
-    if task is None:
-        return
-    with report.step("unsent", str(id), "", "waiting, but Redis does not know it", "send"):
+    with report.step("unsent", str(id), "", "waiting, but Redis does not know it", "send") as step:
         if report.dry_run:
             return
-        dispatching.send_request(task)
-        emit("recovery.resent", task=id)
-        # And a third: sent after its end it would wait for nobody.
-        if not _tasks().incomplete().filter(pk=id).exists():
-            get_lock_manager().release(str(id))
+        if sending.send_late(id):
+            emit("recovery.resent", task=id)
+        else:
+            step.action = "nothing: it waits no more"
 
 
 # -- groups that nobody has marked as finished -----------------------------------------------------

@@ -12,11 +12,11 @@ from uuid import UUID
 from django.db import connections, router, transaction
 from django.db.models import Exists, OuterRef
 
-from django_task_locks import lock_files, reconciling
+from django_task_locks import lock_files, rebuilding, reconciling
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import NameInUse
+from django_task_locks.exceptions import EpochLost, NameInUse
 from django_task_locks.locks.keys import QUEUE_OWNER
 from django_task_locks.managers import DatabaseNow, TaskQuerySet
 from django_task_locks.models import AppStatus, Task
@@ -27,6 +27,7 @@ from django_task_locks.states import State
 
 _BATCH = 500
 _SECOND_LOOK = 1.2  # heartbeat intervals
+_LOOK_AGAIN = 0.2
 
 # -- the ways in -----------------------------------------------------------------------------------
 
@@ -67,6 +68,8 @@ def clean_up(
             "run_periodic_cleanup, which waits for the commit"
         )
     report = Report(dry_run)
+    if not _has_locks(report):
+        return report
     missing = _missing_for_long(owner) if second_look and not dry_run else _missing(owner)
     for status in missing:
         _clean_process(status, report, "no heartbeat for longer than its TTL", is_certain=False)
@@ -79,6 +82,26 @@ def clean_up(
     if report.steps and not dry_run:
         emit("recovery.finished", steps=len(report.steps), failed=len(report.failures))
     return report
+
+
+def _has_locks(report: Report) -> bool:
+    """Whether there is anything that clean-up could look at: Redis may have lost the locks, and
+    then they are rebuilt first.
+    """
+    if rebuilding.are_locks_right():
+        return True
+    with report.step("locks", "all", "", "Redis does not hold the present ones", "rebuild"):
+        if not report.dry_run:
+            _rebuild()
+    return not report.dry_run and not report.failures
+
+
+def _rebuild() -> None:
+    give_up_at = time.monotonic() + 2 * get_settings().ttl
+    while not rebuilding.rebuild_if_wanted(default_name()):
+        if time.monotonic() > give_up_at:
+            raise EpochLost("the locks are being rebuilt by another process, or it has left them")
+        time.sleep(_LOOK_AGAIN)
 
 
 def clean_predecessors(me: AppStatus, *, is_name_unique: bool) -> Report:

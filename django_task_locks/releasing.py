@@ -1,8 +1,8 @@
 """Releases a request in normal operation: at once, with a worker's next step, or later if it must.
 
-A release that could not be sent is kept and repeated by a daemon thread with growing delay: it
-neither blocks the caller nor hides the task's outcome. What a process could not release before its
-end is found by clean-up.
+A release that could not be sent is kept and repeated by a daemon thread with growing delay, and so
+is the request of a task: it neither blocks the caller nor hides the task's outcome. What a process
+could not send before its end is found by clean-up.
 """
 
 import os
@@ -11,10 +11,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-from django.db import transaction
+from django.db import connections, transaction
 
+from django_task_locks import own_requests
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import LockServiceUnavailable
@@ -30,9 +31,22 @@ class Release:
     id: str
     token: int | None = None
     owner: str = ""
+    event: ClassVar[str] = "release.repeated"
 
     def send(self) -> None:
         get_lock_manager().release(self.id, owner=self.owner, token=self.token)
+
+
+class Postponed(Protocol):
+    """What is sent for the request `id` when the lock service is back, and the event that tells."""
+
+    @property
+    def id(self) -> str: ...
+
+    event: ClassVar[str]
+
+    def send(self) -> None:
+        """Raises LockServiceUnavailable to be repeated."""
 
 
 Sink = Callable[[Release], bool]
@@ -43,7 +57,7 @@ class _State:
 
     # Reentrant: the garbage collector may run a finalizer, which releases, while it is held.
     lock: ClassVar[threading.RLock] = threading.RLock()
-    pending: ClassVar[deque[Release]] = deque()
+    pending: ClassVar[deque[Postponed]] = deque()
     thread: ClassVar[threading.Thread | None] = None
     sinks: ClassVar[list[Sink]] = []
 
@@ -65,6 +79,7 @@ def add_sink(sink: Sink) -> None:
 
 def release(item: Release) -> None:
     """Releases; never raises for a lock service that is away. Interrupted, it releases later."""
+    own_requests.forget(item.id)
     if any(sink(item) for sink in _State.sinks):
         return
     try:
@@ -105,8 +120,8 @@ def release_at_transaction_end(aliases: Iterable[str], item: Release) -> None:
         transaction.on_commit(hook, using=alias, robust=True)
 
 
-def postpone(item: Release) -> None:
-    """Keeps a release that could not be sent, and repeats it until it can."""
+def postpone(item: Postponed) -> None:
+    """Keeps what could not be sent, and repeats it until it can."""
     with _State.lock:
         _State.pending.append(item)
         if _State.thread is None:
@@ -123,6 +138,7 @@ def _repeat() -> None:
         with _State.lock:
             if not _State.pending:
                 _State.thread = None
+                connections.close_all()
                 return
             item = _State.pending[0]
         try:
@@ -134,6 +150,6 @@ def _repeat() -> None:
             emit("recovery.failed", task=item.id, error=error, exc_info=True)
             _State.pending.popleft()
         else:
-            emit("release.repeated", request=item.id)
+            emit(item.event, request=item.id)
             _State.pending.popleft()
             delay = _FIRST_DELAY

@@ -1,12 +1,18 @@
 """Sends the request of a waiting task to the lock manager."""
 
-from django.db import transaction
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
 
+from django.db import router, transaction
+
+from django_task_locks import releasing
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import TaskLocksError
+from django_task_locks.exceptions import LockServiceUnavailable, TaskLocksError
 from django_task_locks.models import Task
 from django_task_locks.orders import lock_request
+from django_task_locks.states import State
 
 
 def send_request(task: Task) -> None:
@@ -16,7 +22,7 @@ def send_request(task: Task) -> None:
 
 def send_on_commit(task: Task, alias: str) -> None:
     """Sends it when the present transaction is committed; at once without. A lock service that is
-    away gets it by the next clean-up.
+    away gets it later: from this process, or by the next clean-up.
     """
 
     def send() -> None:  # no partial: Django asks a hook that fails for its __qualname__
@@ -28,5 +34,37 @@ def send_on_commit(task: Task, alias: str) -> None:
 def send_or_warn(task: Task) -> None:
     try:
         send_request(task)
-    except TaskLocksError as error:  # a foreign value in the way, too: clean-up tries it again
+    except TaskLocksError as error:
         emit("task.not_sent", task=task.pk, name=task.name, error=error)
+        if isinstance(error, LockServiceUnavailable):
+            releasing.postpone(_Late(task.pk))
+        # what a foreign value keeps away is tried again by clean-up
+
+
+def send_late(id: UUID) -> bool:
+    """Sends it if the task still waits; for a request that was not sent at its commit.
+
+    Raises LockServiceUnavailable.
+    """
+    rows = Task.objects.using(router.db_for_write(Task)).filter(pk=id)
+    task = rows.filter(state=State.WAITING).first()
+    if task is None:
+        return False
+    send_request(task)
+    # Another look: sent after its end it would wait for nobody.
+    if not rows.incomplete().exists():
+        get_lock_manager().release(str(id))
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    task: UUID
+    event: ClassVar[str] = "task.sent_late"
+
+    @property
+    def id(self) -> str:
+        return str(self.task)
+
+    def send(self) -> None:
+        send_late(self.task)

@@ -8,7 +8,7 @@ import redis
 from django.conf import settings
 
 import django_task_locks
-from django_task_locks import presence
+from django_task_locks import epochs, presence, rebuilding
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.locks import LockManager
 from tests.support import suite
@@ -82,12 +82,15 @@ def redis_client(valkey: ValkeyServer) -> Iterator[redis.Redis]:
     """A client of the session's Valkey, which is empty when the test begins."""
     with valkey.client() as client:
         client.flushall()
+        epochs.forget()
         yield client
 
 
 @pytest.fixture
 def locks(transactional_db: None, redis_client: redis.Redis) -> Iterator[LockManager]:
-    """The lock manager of this process, on an empty Redis and an empty database."""
+    """The lock manager of this process, on an empty Redis and an empty database, in which the first
+    epoch has begun."""
+    assert rebuilding.rebuild()
     yield get_lock_manager()
     presence.leave()
 

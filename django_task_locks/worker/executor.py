@@ -16,10 +16,19 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, OperationalError, connections, router
-from django.db.models import Exists
+from django.db.models import Exists, Subquery
+from django.db.models.functions import Coalesce
 from django.db.utils import InterfaceError
 
-from django_task_locks import execution, moments, presence, releasing, retrying
+from django_task_locks import (
+    epochs,
+    execution,
+    moments,
+    own_requests,
+    presence,
+    releasing,
+    retrying,
+)
 from django_task_locks.abilities import Abilities, can_run
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import new_lock_manager
@@ -31,13 +40,15 @@ from django_task_locks.exceptions import (
     StaleSlot,
 )
 from django_task_locks.execution import BodyFault, Interrupted, Outcome
+from django_task_locks.locks.rebuild import Epoch
 from django_task_locks.locks.requests import Claimed, Idle, Lane, Lanes
 from django_task_locks.managers import TaskQuerySet
-from django_task_locks.models import AppStatus, Task, described
+from django_task_locks.models import AppStatus, LockEpoch, Task, described
 from django_task_locks.presence import Presence
 from django_task_locks.states import State
 from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.os_signals import ExecutorSignals, Woken, wake_parent
+from django_task_locks.worker.restoring import Restorer
 from django_task_locks.worker.wear import Wear
 
 R = TypeVar("R")
@@ -100,6 +111,7 @@ class Executor:
         self._running = ""
         self._signals = ExecutorSignals(self._is_to_stop, Interrupted)
         self._pid = os.getpid()
+        self._epoch = ""
         self._attempts = 0
         self._wear = Wear(orders.max_tasks, orders.max_memory)
         self._worn = ""
@@ -107,6 +119,9 @@ class Executor:
     def run(self) -> int:
         self._signals.install()
         releasing.add_sink(self._take_release)
+        epochs.share(lambda: self._board.epoch)
+        epochs.set_nudge(self._doubt_epoch)
+        own_requests.on_change(Restorer(self._board, self._slot).count)
         emit("executor.started", slot=self._claimant.slot, pid=os.getpid())
         status = EXIT_ENDED
         try:
@@ -141,6 +156,7 @@ class Executor:
 
     def _advance(self) -> Claimed | Idle | Lanes:
         lanes = () if self._is_ending() else self._lanes
+        self._epoch = epochs.current()
         done = self._done
         if done is None or done.token is None:
             return self._locks.claim(self._claimant, self._lanes_version, lanes)
@@ -174,8 +190,11 @@ class Executor:
         self._board.set_task(self._slot, id.bytes, Board.CLAIMED)
         try:
             task = self._patiently("database", lambda: self._start(id, token), stops=True)
-            if task is not None and self._signals.is_stopping and task.state == State.RUNNING:
-                task = self._patiently("its services", partial(self._hand_back, task), stops=True)
+            if task is not None and task.state == State.RUNNING:
+                if self._signals.is_stopping:
+                    task = self._handed_back(task, "its worker stops")
+                elif task.epoch != Epoch.from_text(self._epoch)[0].number:  # type: ignore[attr-defined]
+                    task = self._handed_back(task, "it was claimed in an epoch that has ended")
             if task is not None:
                 self._run(task)
                 self._wear.tasks += 1
@@ -192,9 +211,13 @@ class Executor:
             return self._not_started(id, token)
         return self._loaded(id, token)
 
-    def _hand_back(self, task: Task) -> Task | None:
-        """The worker stops, and the task's code has not begun: another worker shall run it. The
-        task if it is this executor's all the same.
+    def _handed_back(self, task: Task, reason: str) -> Task | None:
+        hand_back = partial(self._hand_back, task, reason)
+        return self._patiently("its services", hand_back, stops=True)
+
+    def _hand_back(self, task: Task, reason: str) -> Task | None:
+        """The task's code has not begun, and is not to begin on this claim: another one shall run
+        it. The task if it is this executor's all the same.
         """
         token = task.lock_token
         try:
@@ -202,14 +225,16 @@ class Executor:
         except InvalidTransition:
             return self._not_started(task.pk, token)  # canceled, or the reply was lost
         self._locks.requeue(str(task.pk), owner=self._claimant.owner, token=token)
-        emit("task.requeued", task=task.pk, name=task.name, reason="its worker stops")
+        emit("task.requeued", task=task.pk, name=task.name, reason=reason)
         return None
 
     def _loaded(self, id: UUID, token: int) -> Task | None:
         # In the same statement: is this worker still alive to the others? If not, they may have
         # handed the lock on before the row said that it runs here.
         me = AppStatus.objects.filter(pk=self._status.pk, missing_at=None)
-        task = self._tasks().annotate(is_ours=Exists(me)).filter(pk=id).first()
+        # And have the locks been lost since the claim?
+        number = Coalesce(Subquery(LockEpoch.objects.values("number")[:1]), 0)
+        task = self._tasks().annotate(is_ours=Exists(me), epoch=number).filter(pk=id).first()
         if task is None:
             return self._not_started(id, token)
         if not task.is_ours:  # type: ignore[attr-defined]
@@ -314,6 +339,12 @@ class Executor:
         if release.id != self._running or release.token is None:
             return False
         self._done = release
+        return True
+
+    def _doubt_epoch(self) -> bool:
+        """Redis has another epoch than the worker's: its heartbeat looks into it."""
+        self._board.is_epoch_doubted = True
+        wake_parent()
         return True
 
     def _tasks(self) -> TaskQuerySet:

@@ -27,15 +27,15 @@ def now() -> float:
 
 
 class Board:
-    """deadline and fenced flag, then for each slot: process group, what runs there, what to stop,
-    and the time limit of what runs.
+    """Deadline, fenced flag and epoch; then for each slot: process group, what runs there, what to
+    stop, the time limit of what runs, and what it holds by itself.
 
     Each field has one writer at a time; a reader that sees a half-written id sees one that matches
     nothing.
     """
 
-    _HEADER = struct.Struct("dq")
-    _SLOT = struct.Struct("q16sq16sqdd")
+    _HEADER = struct.Struct("dqqq64s")
+    _SLOT = struct.Struct("q16sq16sqddqq")
     IDLE, CLAIMED, BODY, RECORDING = range(4)
     NO_STOP, CANCEL, ABORT, TIME_LIMIT = range(4)
 
@@ -73,6 +73,28 @@ class Board:
     @is_fenced.setter
     def is_fenced(self, value: bool) -> None:
         self._set(8, "q", int(value))
+
+    @property
+    def epoch(self) -> str:
+        """The epoch of the worker's locks. While it changes it may be seen as one that is none."""
+        number = int(self._get(16, "q")[0])
+        server = self._memory[32:96].rstrip(b"\0").decode(errors="replace")
+        return f"{number}:{server}"
+
+    @epoch.setter
+    def epoch(self, value: str) -> None:
+        number, _, server = value.partition(":")
+        self._set(32, "64s", server.encode())
+        self._set(16, "q", int(number))
+
+    @property
+    def is_epoch_doubted(self) -> bool:
+        """Whether an executor has found that Redis has another epoch."""
+        return bool(self._get(24, "q")[0])
+
+    @is_epoch_doubted.setter
+    def is_epoch_doubted(self, value: bool) -> None:
+        self._set(24, "q", int(value))
 
     def _offset(self, slot: int) -> int:
         return self._HEADER.size + slot * self._SLOT.size
@@ -115,10 +137,21 @@ class Board:
         self._set(self._offset(slot) + 56, "d", seconds)
         self._set(self._offset(slot) + 64, "d", over_at)
 
+    def own_requests(self, slot: int) -> tuple[int, int]:
+        """How many requests the slot's executor makes by itself, and the number of the epoch in
+        which it has restored them.
+        """
+        count, number = self._get(self._offset(slot) + 72, "qq")
+        return int(count), int(number)
+
+    def set_own_requests(self, slot: int, count: int) -> None:
+        self._set(self._offset(slot) + 72, "q", count)
+
+    def set_restored(self, slot: int, number: int) -> None:
+        self._set(self._offset(slot) + 80, "q", number)
+
     def clear(self, slot: int) -> None:
-        struct.pack_into(
-            self._SLOT.format, self._memory, self._offset(slot), 0, NO_TASK, 0, NO_TASK, 0, 0, 0
-        )
+        self._memory[self._offset(slot) : self._offset(slot + 1)] = bytes(self._SLOT.size)
 
     def groups(self) -> set[int]:
         return {group for slot in range(self.slots) if (group := self.group(slot)) > 1}

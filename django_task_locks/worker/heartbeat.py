@@ -1,19 +1,22 @@
 """The worker's heartbeat: a thread of its own that is stopped around every fork."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from queue import SimpleQueue
 from uuid import UUID
 
 from django.db import connections, router
 
-from django_task_locks import presence
+from django_task_locks import own_requests, presence, rebuilding
 from django_task_locks.conf import Settings
 from django_task_locks.connections import quick_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import OwnerClosed
+from django_task_locks.exceptions import EpochLost, OwnerClosed
+from django_task_locks.locks.keys import NO_EPOCH
+from django_task_locks.locks.rebuild import Epoch
 from django_task_locks.models import AppStatus, Task
-from django_task_locks.presence import Presence
+from django_task_locks.presence import Presence, Pulse
 from django_task_locks.states import State
 from django_task_locks.worker.guard import NO_TASK, Board, now
 
@@ -26,18 +29,26 @@ class Heartbeat:
     to_stop      ids of tasks whose rows say, or whose absence says, that they are to be stopped: a
                  message may have been lost
     has_lead     it is this worker's turn to clean up
+    must_rebuild  Redis has lost the locks, and this worker is the one to rebuild them
     wake         called from the thread when one of these has something new
     """
 
     def __init__(
-        self, presence: Presence, board: Board, settings: Settings, wake: Callable[[], None]
+        self,
+        presence: Presence,
+        board: Board,
+        settings: Settings,
+        generations: Mapping[int, int],
+        wake: Callable[[], None],
     ) -> None:
         self.presence = presence
         self.is_lost = False
         self.has_lead = False
+        self.must_rebuild = False
         self.to_stop: SimpleQueue[UUID] = SimpleQueue()
         self._board = board
         self._settings = settings
+        self._generations = generations
         self._interval = settings.heartbeat_interval
         self._limit = min(self._interval, settings.ttl / 6)
         self._wake = wake
@@ -47,6 +58,7 @@ class Heartbeat:
         self._next_lead = now() + settings.ttl
         self._problems: dict[str, Exception] = {}
         self._stopped = threading.Event()
+        self._nudged = threading.Event()
         self._thread: threading.Thread | None = None
 
     def beaten(self, sent_at: float) -> None:
@@ -56,8 +68,14 @@ class Heartbeat:
         if not self.is_lost:
             self._board.deadline = sent_at + self._settings.ttl * 2 / 3
 
+    def nudge(self) -> bool:
+        """The next beat comes at once."""
+        self._nudged.set()
+        return True
+
     def start(self) -> None:
         self._stopped.clear()
+        self._nudged.clear()
         self._thread = threading.Thread(target=self._run, name="task-locks-heartbeat", daemon=True)
         self._thread.start()
 
@@ -84,7 +102,7 @@ class Heartbeat:
     def _run(self) -> None:
         try:
             limit_time(self._limit)
-            while not self._stopped.wait(max(0.0, self._next - now())):
+            while not self._is_stopped_within(max(0.0, self._next - now())):
                 self._next = now() + self._interval
                 if not self._beat():
                     self.is_lost = True
@@ -94,10 +112,16 @@ class Heartbeat:
             connections.close_all()
             self._locks.transport.drop_connections()
 
+    def _is_stopped_within(self, seconds: float) -> bool:
+        self._nudged.wait(seconds)
+        self._nudged.clear()
+        return self._stopped.is_set()
+
     def _beat(self) -> bool:
         sent_at = now()
         try:
-            if not presence.beat(self.presence):
+            pulse = presence.beat(self.presence)
+            if pulse == Pulse.LOST:
                 return False
             self._look_for_stops()
         except Exception as error:
@@ -115,16 +139,61 @@ class Heartbeat:
         if self._works("database"):
             self._steady_from = sent_at
         try:
+            if pulse == Pulse.BEHIND:
+                presence.catch_up(self.presence, self._restore)
             self._locks.beat(self.presence.owner, self._settings.ttl)
             self._ask_for_lead()
+            is_epoch_lost = self._board.epoch == NO_EPOCH
         except OwnerClosed:
             return False
+        except EpochLost:
+            is_epoch_lost = True
         except Exception as error:
             # Redis does not decide who is alive.
             self._failed("lock service", error)
-        else:
-            self._works("lock service")
+            return True
+        self._works("lock service")
+        if is_epoch_lost:
+            self._tend_epoch()
         return True
+
+    def _tend_epoch(self) -> None:
+        self._next = min(self._next, now() + presence.LOOK_AGAIN)
+        try:
+            if rebuilding.is_wanted(self.presence.owner):
+                self.must_rebuild = True
+                self._wake()
+        except Exception as error:
+            self._failed("rebuild", error)
+        else:
+            self._works("rebuild")
+
+    def _restore(self, epoch: Epoch) -> bool:
+        """What the database does not say: which slots run the tasks, and what executors hold by
+        themselves, which they restore.
+        """
+        self._board.epoch = str(epoch)
+        self._board.is_epoch_doubted = False
+        return self._restore_slots(epoch) and all(
+            not count or number == epoch.number
+            for count, number in map(self._board.own_requests, range(self._board.slots))
+        )
+
+    def _restore_slots(self, epoch: Epoch) -> bool:
+        slots = {
+            id: f"{slot}.{generation}"
+            for slot, generation in self._generations.items()
+            if (id := self._board.task(slot)) != NO_TASK
+        }
+        rows = Task.objects.using(router.db_for_write(Task)).owned()
+        mine = rows.filter(
+            app_lock=self.presence.status.pk, pk__in=[UUID(bytes=id) for id in slots]
+        )
+        known = [
+            rebuilding.known_of(task, replace(self.presence.claimant, slot=slots[task.pk.bytes]))
+            for task in mine
+        ]
+        return own_requests.restore(epoch, known)
 
     def _look_for_stops(self) -> None:
         busy = [

@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 from django.db.utils import InterfaceError
 
-from django_task_locks import messages, presence, recovery
+from django_task_locks import epochs, messages, presence, rebuilding, recovery
 from django_task_locks.abilities import as_json
 from django_task_locks.conf import Settings, get_settings
 from django_task_locks.connections import get_lock_manager
@@ -48,6 +48,7 @@ _RETRY_DELAY = 1.0
 _LONGEST_DELAY = 5.0
 _CRASH_DELAY = 1.0
 _LINGER_DELAY = 0.01
+_EPOCH_DELAY = 0.1
 
 
 class CannotStart(TaskLocksError):
@@ -71,9 +72,11 @@ class Supervisor:
         self._options = options
         self._settings: Settings = get_settings()
         # Behind the executors' slots those of the children that do a job for the supervisor: one to
-        # clean up, for each executor's slot one to settle what it has left, and one for schedules.
+        # clean up, for each executor's slot one to settle what it has left, one for schedules and
+        # one to rebuild the locks.
         self._cleanup_slot = options.concurrency
-        self._board = Board(2 * options.concurrency + 2)
+        self._rebuild_slot = 2 * options.concurrency + 2
+        self._board = Board(2 * options.concurrency + 3)
         self._guard = Guard(self._board)
         self._children = Children(self._board, self._guard)
         self._schedules = ScheduleWatch(
@@ -131,6 +134,7 @@ class Supervisor:
             raise CannotStart(f"{error} Start it, or see TASK_LOCKS['redis'].") from error
         try:
             self._incarnate()
+            self._await_epoch()
             report = recovery.clean_predecessors(
                 self._presence.status, is_name_unique=self._options.is_name_unique
             )
@@ -157,7 +161,11 @@ class Supervisor:
             self._presence.lock_file.remove()
             raise
         presence.adopt(self._presence)
-        self._heartbeat = Heartbeat(self._presence, self._board, self._settings, self._wake_up)
+        self._board.epoch = epochs.current()
+        self._heartbeat = Heartbeat(
+            self._presence, self._board, self._settings, self._generations, self._wake_up
+        )
+        epochs.set_nudge(self._heartbeat.nudge)
         self._board.is_fenced = False
         self._heartbeat.beaten(sent_at)
         self._guard.lock_file = self._presence.lock_file.descriptor
@@ -206,6 +214,7 @@ class Supervisor:
                 self._stops.heed_limits,
                 self._stops.kill_overdue,
                 self._heed_rows,
+                self._heed_epoch,
                 self._clean_up_in_turn,
                 self._heed_schedules,
                 self._fill_slots,
@@ -255,6 +264,8 @@ class Supervisor:
     def _obey(self, message: str) -> None:
         if task := messages.task_to_cancel(message):
             self._stops.ask(task.bytes, Board.CANCEL, CANCELED)
+        elif messages.is_look_at_epoch(message):
+            self._heartbeat.nudge()
 
     def _heed_signals(self) -> None:
         graceful, soon = self._signals.graceful, self._signals.soon
@@ -336,6 +347,37 @@ class Supervisor:
             self._presence, slot, self._generations[slot], self._board, self._options.orders
         ).run()
 
+    # -- the epoch -----------------------------------------------------------------------------
+
+    def _await_epoch(self) -> None:
+        """Nothing can be cleaned or claimed before Redis has the present locks."""
+        while not self._has_epoch():
+            self._heartbeat.nudge()
+            self._sleep(_EPOCH_DELAY)
+
+    def _has_epoch(self) -> bool:
+        if self._heartbeat.must_rebuild:
+            self._heartbeat.must_rebuild = False
+            return rebuilding.rebuild()
+        return rebuilding.rebuild_if_wanted(self._presence.owner)
+
+    def _heed_epoch(self) -> None:
+        """A child rebuilds the locks: this process has to restore its own meanwhile."""
+        if self._board.is_epoch_doubted:
+            self._board.is_epoch_doubted = False
+            self._heartbeat.nudge()
+        if self._heartbeat.must_rebuild:
+            self._heartbeat.must_rebuild = False
+            if not any(child.job == "rebuild" for child in self._children.running.values()):
+                with self._nothing_open():
+                    self._children.fork(self._rebuild_slot, 0, self._rebuild, job="rebuild")
+
+    def _rebuild(self) -> int:
+        """In the child."""
+        self._forget_supervision()
+        unblock()
+        return 0 if rebuilding.rebuild() else 1
+
     # -- clean-up ------------------------------------------------------------------------------
 
     def _clean_up_in_turn(self) -> None:
@@ -370,6 +412,7 @@ class Supervisor:
         self._signals.uninstall()
         self._signals.close()
         self._guard.close_pipe()
+        epochs.set_nudge(None)
 
     # -- fencing -------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pytest_django import Settings
 
-from django_task_locks import presence
+from django_task_locks import epochs, presence, rebuilding
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.locks import LockManager
 from tests.factories import AppStatusFactory
@@ -17,6 +17,7 @@ PASSWORD = "swordfish"
 
 def point_at(settings: Settings, url: str) -> None:
     settings.TASK_LOCKS = {**settings.TASK_LOCKS, "redis": url}
+    epochs.forget()
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def own_locks(
 ) -> Iterator[LockManager]:
     """The lock manager of this process, on `server`."""
     point_at(settings, server.url)
+    assert rebuilding.rebuild()
     yield get_lock_manager()
     if not server.is_running:
         server.start()

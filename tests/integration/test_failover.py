@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from pytest_django import Settings
 
-from django_task_locks import ahold, dispatch, hold, presence
+from django_task_locks import ahold, dispatch, epochs, hold, presence, rebuilding
 from django_task_locks.connections import get_async_lock_manager, get_lock_manager
 from django_task_locks.exceptions import LockServiceUnavailable
 from django_task_locks.locks import LockManager
@@ -28,6 +28,8 @@ def group(locks: LockManager, settings: Settings) -> Iterator[SentinelGroup]:
     """One of the test's own, which the settings name."""
     with SentinelGroup(hz=100) as group:
         by_sentinel(group, factory=BY_SENTINEL).put_into(settings)
+        epochs.forget()
+        assert rebuilding.rebuild()
         yield group
         presence.leave()
 

@@ -14,7 +14,7 @@ from django.core import checks
 from pytest_django import Settings
 from redis.cluster import RedisCluster
 
-from django_task_locks import ahold, dispatch, hold, presence
+from django_task_locks import ahold, dispatch, epochs, hold, presence, rebuilding
 from django_task_locks.connections import get_async_lock_manager, get_lock_manager
 from django_task_locks.exceptions import LockServiceUnavailable, LockTimeout
 from django_task_locks.locks import LockManager, LockRequest
@@ -38,6 +38,8 @@ def location(
     with location.way.control() as control:
         control.flushall()
     location.put_into(settings)
+    epochs.forget()
+    assert rebuilding.rebuild()
     yield location
     presence.leave()
 

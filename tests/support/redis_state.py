@@ -5,7 +5,7 @@ import time
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.protocol import text
 
-BOOKKEEPING = ("seq", "token", "lanes", "closed", "owners", "suspects", "leader:", "wake:")
+BOOKKEEPING = ("seq", "epoch", "lanes", "closed", "owners", "suspects", "leader:", "wake:")
 
 
 def leftovers(locks: LockManager) -> set[str]:
