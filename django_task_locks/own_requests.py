@@ -91,6 +91,12 @@ def forget(id: str) -> None:
             _State.changed(len(_State.requests))
 
 
+def known() -> list[str]:
+    """The ids of all of them."""
+    with _State.lock:
+        return list(_State.requests)
+
+
 def restore(epoch: Epoch, others: Sequence[Known] = ()) -> bool:
     """Restores them in this epoch, which `epochs` has adopted, and the others with them. False if
     its rebuild has not come so far: to be repeated. What could not be restored is lost, and its

@@ -138,7 +138,6 @@ def _repeat() -> None:
         with _State.lock:
             if not _State.pending:
                 _State.thread = None
-                connections.close_all()
                 return
             item = _State.pending[0]
         try:
@@ -153,3 +152,5 @@ def _repeat() -> None:
             emit(item.event, request=item.id)
             _State.pending.popleft()
             delay = _FIRST_DELAY
+        finally:
+            connections.close_all()

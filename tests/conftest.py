@@ -8,7 +8,7 @@ import redis
 from django.conf import settings
 
 import django_task_locks
-from django_task_locks import epochs, presence, rebuilding
+from django_task_locks import epochs, own_requests, presence, rebuilding
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.locks import LockManager
 from tests.support import suite
@@ -93,6 +93,7 @@ def locks(transactional_db: None, redis_client: redis.Redis) -> Iterator[LockMan
     assert rebuilding.rebuild()
     yield get_lock_manager()
     presence.leave()
+    assert own_requests.known() == [], "this process would restore what it has no more"
 
 
 @pytest.fixture

@@ -190,17 +190,17 @@ class AsyncLockManager:
         epoch = await self._epoch.avalue() if self._epoch else ""
         try:
             try:
-                reply = await self._reply(script.by_digest(call.arguments, epoch))
-            except NoScriptError:
-                reply = await self._reply(script.by_source(call.arguments, epoch))
+                try:
+                    reply = await self._reply(script.by_digest(call.arguments, epoch))
+                except NoScriptError:
+                    reply = await self._reply(script.by_source(call.arguments, epoch))
+            except failures.ERRORS as error:
+                await self._refuse(error, call.script)
             return protocol.read_reply(call, reply)
-        except failures.ERRORS as error:
-            await self._refuse(error, call.script)
-        except EpochLost as error:
-            lost = error
-        if self._epoch and await self._epoch.ais_out_of_date(epoch):
-            return await self._run(call)
-        raise lost
+        except EpochLost:
+            if self._epoch is None or not await self._epoch.ais_out_of_date(epoch):
+                raise
+        return await self._run(call)
 
     async def _send(self, commands: Commands[R]) -> R:
         try:

@@ -268,23 +268,28 @@ class LockManager:
     def _run(self, call: Call[R]) -> R:
         epoch = self._epoch.value() if self._epoch else ""
         try:
-            reply = self.transport.run(self.scripts[call.script], call.arguments, epoch)
+            try:
+                reply = self.transport.run(self.scripts[call.script], call.arguments, epoch)
+            except failures.ERRORS as error:
+                self._refuse(error, call.script)
             return protocol.read_reply(call, reply)
-        except failures.ERRORS as error:
-            self._refuse(error, call.script)
-        except EpochLost as error:
-            lost = error
-        if self._epoch and self._epoch.is_out_of_date(epoch):
-            return self._run(call)
-        raise lost
+        except EpochLost:
+            if self._epoch is None or not self._epoch.is_out_of_date(epoch):
+                raise
+        return self._run(call)
 
     def _send(self, commands: Commands[R]) -> R:
         epoch = self._epoch.value() if self._epoch else ""
         try:
-            replies = self.transport.send(commands.commands, epoch)
-        except failures.ERRORS as error:
-            self._refuse(error, commands.operation, commands.keys)
-        return commands.parse(replies)
+            try:
+                replies = self.transport.send(commands.commands, epoch)
+            except failures.ERRORS as error:
+                self._refuse(error, commands.operation, commands.keys)
+            return commands.parse(replies)
+        except EpochLost:
+            if self._epoch is None or not self._epoch.is_out_of_date(epoch):
+                raise
+        return self._send(commands)
 
     def _refuse(self, error: Exception, operation: str, keys: Sequence[str] = ()) -> NoReturn:
         if isinstance(error, ReadOnlyError):

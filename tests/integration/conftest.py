@@ -20,6 +20,12 @@ def point_at(settings: Settings, url: str) -> None:
     epochs.forget()
 
 
+def move_to(settings: Settings, url: str) -> None:
+    """The same, for a server that can be reached: the locks are there from now on."""
+    point_at(settings, url)
+    assert rebuilding.rebuild()
+
+
 @pytest.fixture
 def server() -> Iterator[ValkeyServer]:
     """A Valkey of the test's own, to stop, kill and start again."""
@@ -32,8 +38,7 @@ def own_locks(
     locks: LockManager, server: ValkeyServer, settings: Settings
 ) -> Iterator[LockManager]:
     """The lock manager of this process, on `server`."""
-    point_at(settings, server.url)
-    assert rebuilding.rebuild()
+    move_to(settings, server.url)
     yield get_lock_manager()
     if not server.is_running:
         server.start()

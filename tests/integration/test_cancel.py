@@ -20,7 +20,7 @@ from tests.factories import AppStatusFactory, TaskFactory
 from tests.integration.by_hand import HandWorker
 from tests.integration.transactions import elsewhere, rolled_back
 from tests.support.processes import message, refreshed, wait_until
-from tests.support.redis_state import leftovers
+from tests.support.redis_state import answered, leftovers
 from tests.support.servers import ValkeyServer
 from tests.testapp import tasks
 
@@ -306,7 +306,7 @@ class TestRedisAway:
 
             assert refreshed(task).state == State.CANCELED
             lasting.start()
-            wait_until(lambda: state_in_redis(own_locks, behind) == "granted")
+            wait_until(lambda: answered(lambda: state_in_redis(own_locks, behind)) == "granted")
             assert state_in_redis(own_locks, task) is None
 
     def test_running_one_is_canceling_and_a_warning_tells(

@@ -5,7 +5,6 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -18,7 +17,7 @@ from django_task_locks.locks import LockManager
 from django_task_locks.models import State
 from tests.support.locations import BY_SENTINEL, by_sentinel
 from tests.support.processes import wait_until
-from tests.support.redis_state import assert_nothing_is_left
+from tests.support.redis_state import answered, assert_nothing_is_left
 from tests.support.sentinel import SentinelGroup
 from tests.testapp import tasks
 
@@ -127,10 +126,3 @@ def test_an_immediate_task_runs_on_the_new_primary(
 
     wait_until(is_completed, what="a task")
     assert_nothing_is_left(get_lock_manager())
-
-
-def answered(ask: Callable[[], Any]) -> Any:
-    try:
-        return ask()
-    except LockServiceUnavailable:
-        return None

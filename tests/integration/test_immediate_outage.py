@@ -17,7 +17,7 @@ from django_task_locks.models import Task
 from django_task_locks.states import State
 from tests.integration import bodies
 from tests.integration.bodies import doing
-from tests.integration.conftest import point_at
+from tests.integration.conftest import move_to
 from tests.support import suite
 from tests.support.processes import message, refreshed, wait_until
 from tests.support.redis_state import leftovers
@@ -39,7 +39,7 @@ def lasting() -> Iterator[ValkeyServer]:
 def lasting_locks(
     locks: LockManager, lasting: ValkeyServer, settings: Settings
 ) -> Iterator[LockManager]:
-    point_at(settings, lasting.url)
+    move_to(settings, lasting.url)
     yield get_lock_manager()
     if not lasting.is_running:
         lasting.start()

@@ -19,7 +19,7 @@ from django_task_locks.models import AppStatus
 from django_task_locks.states import State
 from tests.integration.conftest import point_at
 from tests.support.processes import wait_until
-from tests.support.redis_state import leftovers
+from tests.support.redis_state import answered, leftovers
 from tests.support.servers import ValkeyServer
 from tests.support.suite import TTL
 from tests.testapp import tasks
@@ -140,7 +140,8 @@ class TestHeartbeat:
 
         server.start()
 
-        assert wait_until(own_locks.owners, what="the owner in Redis") == {present.owner: TTL}
+        found = wait_until(lambda: answered(own_locks.owners), what="the owner in Redis")
+        assert found == {present.owner: TTL}
         assert presence.present() is present
 
 

@@ -15,7 +15,7 @@ from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
 from pytest_django import Settings
 
-from django_task_locks import dispatch
+from django_task_locks import dispatch, rebuilding
 from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.protocol import text
 from django_task_locks.locks.transport import OwnConnections
@@ -272,6 +272,7 @@ class Scene:
         Task.objects.all()._raw_delete("default")
         AppStatus.objects.all().delete()
         remove_all(locks.client, locks.keys.prefix)
+        assert rebuilding.rebuild()
         self.locks = locks
         self.worker = dead_worker(locks)
         self.failing = self.run(exclusive="a")
