@@ -68,6 +68,7 @@ EVENTS = {
         WARNING, "schedules have changed, but workers could not be told; they look in a while"
     ),
     "worker.started": Event(INFO, "worker started"),
+    "worker.waiting": Event(WARNING, "not started yet, since a service that it needs is away"),
     "worker.reloading": Event(INFO, "source file changed; starting anew"),
     "worker.reload_waits": Event(
         WARNING, "worker ended; it is started again when a source file changes"
@@ -131,6 +132,7 @@ _SENTENCES = {
     "task.finished": "{name} finished in {seconds}, waited {waited} [{task}]",
     "task.failed": "{name} failed after {seconds}, waited {waited}: {reason} [{task}]",
     "task.canceled": "{name} canceled after {seconds}, waited {waited} [{task}]",
+    "worker.waiting": "not started yet: {what} is away; next try in {next_try_in}: {error}",
 }
 
 

@@ -2,14 +2,12 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
-import pytest
 
 from django_task_locks import dispatch
 from django_task_locks.locks import LockManager
@@ -253,39 +251,6 @@ def test_a_task_that_burns_the_processor_does_not_make_its_worker_missing(
     assert ended.error is None
     assert owner == (burner.status().owner, workers.started[1].status().owner)
     assert AppStatus.objects.missing().count() == 0
-
-
-@pytest.mark.parametrize("kind", ["redis", "database"])
-def test_a_worker_that_cannot_reach_its_services_says_so_and_exits(
-    kind: str, locks: LockManager, tmp_path: Path
-) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = dict(os.environ, DJANGO_SETTINGS_MODULE="tests.settings")
-    if kind == "redis":
-        environment["TEST_REDIS_URL"] = f"redis://:secret@127.0.0.1:{port}/0"
-    else:
-        environment.update(
-            TEST_DATABASE_HOST="127.0.0.1",
-            TEST_DATABASE_PORT=str(port),
-            TEST_SQLITE_FILE="/nonexistent/db.sqlite3",
-        )
-    ended = subprocess.run(
-        [sys.executable, "-m", "django", "task_worker"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert "Traceback" not in ended.stderr
-    if kind == "redis":
-        assert f"127.0.0.1:{port}" in ended.stderr
-        assert "secret" not in ended.stderr + ended.stdout
-    else:
-        assert "The database cannot be used" in ended.stderr
 
 
 def test_the_options_of_a_worker_are_checked() -> None:
