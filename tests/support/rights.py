@@ -4,9 +4,10 @@ from django_task_locks.locks.keys import Keys
 
 # Each is needed, and no other: tests/locks/test_rights.py.
 COMMANDS = """
-    blmove blpop bzpopmin del eval evalsha exists expire get hdel hget hgetall hincrby hkeys hset
-    hsetnx incr ltrim mget mset msetnx pexpire pttl rpush sadd scard sdiff set smembers srandmember
-    srem time type zadd zcard zrange zrangebyscore zrem zremrangebyscore zrevrange zscore
+    blmove blpop bzpopmin del eval evalsha exists expire get hdel hget hgetall hincrby hkeys
+    hset hsetnx incr ltrim mget mset msetnx pexpire pttl rpush sadd scan scard sdiff set
+    sismember smembers srandmember srem time type zadd zcard zrange zrangebyscore zrem
+    zremrangebyscore zrevrange zscore
 """.split()  # noqa: SIM905
 # By categories: short, and right for later versions of the package, too.
 SIMPLE = ("+@read", "+@write", "+@scripting", "+time", "-@dangerous")
