@@ -102,6 +102,11 @@ EVENTS = {
     "recovery.task": Event(WARNING, "settled, since its process has ended"),
     "recovery.released": Event(WARNING, "request released by clean-up"),
     "recovery.orphan": Event(WARNING, "owner without a process record cleaned"),
+    "recovery.freed": Event(WARNING, "resource freed from who had no request"),
+    "recovery.registry_lost": Event(
+        WARNING, "an owner's registry is missing; all requests are looked at instead"
+    ),
+    "recovery.scanned": Event(INFO, "every key of the lock service was looked at"),
     "recovery.resent": Event(WARNING, "waiting task was unknown to the lock service; sent again"),
     "recovery.failed": Event(ERROR, "clean-up step failed; the next clean-up repeats it"),
     "recovery.finished": Event(INFO, "clean-up finished"),

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from django.db import router
+from django.db.models import Q
 
 from django_task_locks import dispatching, grouping
 from django_task_locks.connections import get_lock_manager
@@ -11,7 +12,7 @@ from django_task_locks.locks.keys import queue_owner
 from django_task_locks.managers import TaskQuerySet
 from django_task_locks.models import Task
 from django_task_locks.reports import Report
-from django_task_locks.settling import task_id
+from django_task_locks.settling import HAND_BACK, task_id
 from django_task_locks.states import State
 
 _BATCH = 500
@@ -38,11 +39,11 @@ def clean_queues(report: Report) -> None:
             rows = _tasks().incomplete().filter(pk__in=[pk for pk in map(task_id, batch) if pk])
             alive = {str(pk) for pk in rows.values_list("pk", flat=True)}
             for id in batch:
-                if id not in alive:
-                    _release_ended(id, owner, report)
+                if id not in alive and report.scope.covers_request(id):
+                    release_ended(id, owner, report)
 
 
-def _release_ended(id: str, owner: str, report: Report) -> None:
+def release_ended(id: str, owner: str, report: Report) -> None:
     with report.step("request", id, owner, "its task has ended or is gone", "release"):
         if not report.dry_run:
             # Only while it is the queue's: a claim finds the row as it is, and releases.
@@ -59,7 +60,7 @@ def send_unsent(report: Report) -> None:
     manager = get_lock_manager()
     last: UUID | None = None
     while True:
-        rows = _tasks().filter(state=State.WAITING).order_by("pk")
+        rows = report.scope.tasks(_tasks().filter(_is_waiting(report))).order_by("pk")
         if last is not None:
             rows = rows.filter(pk__gt=last)
         ids = list(rows.values_list("pk", flat=True)[:_BATCH])
@@ -72,10 +73,16 @@ def send_unsent(report: Report) -> None:
                 _send(id, report)
 
 
+def _is_waiting(report: Report) -> Q:
+    """Or, in a dry run, will be, since its process is dead."""
+    planned = [step.subject for step in report.steps if step.action == HAND_BACK]
+    return Q(state=State.WAITING) | Q(pk__in=planned if report.dry_run else [])
+
+
 def _send(id: UUID, report: Report) -> None:
     # A second look: it may have been on its way, or done, since the first.
-    task = _tasks().filter(pk=id, state=State.WAITING).first()
-    if task is None:
+    task = _tasks().filter(_is_waiting(report), pk=id).first()
+    if task is None or not report.scope.covers_task(task):
         return
     with report.step("unsent", str(id), "", "waiting, but Redis does not know it", "send"):
         if report.dry_run:
