@@ -144,7 +144,7 @@ def _alias() -> str:
 
 
 def _ask_locks() -> None:
-    get_lock_manager().owners()
+    get_lock_manager().lead_ends_in("cleanup")  # a read that costs the same however many there are
 
 
 def _ask_database() -> None:
