@@ -154,20 +154,24 @@ def test_L15_a_task_that_its_killed_worker_had_not_begun_waits_again_and_runs(
 
 
 def test_L17_a_killed_worker_whose_registry_was_lost_too_is_cleaned_all_the_same(
-    workers: Workers, locks: LockManager
+    workers: Workers, locks: LockManager, tmp_path: Any
 ) -> None:
     """L17: all that its successor can go by is the rows; the rest it finds by a look at all
     requests, and acts on that owner's alone."""
-    with refused_transition(State.COMPLETED):
-        other = workers.start("--name", "other", "--queue", "other")
-        bystander = dispatch(tasks.record, ["bystander"], exclusive=["o"], queue="other")
-        other.wait_for_log("refused for a test")
-        owner, victim, behind = killed_at_work(workers, "--name", "w", "--queue", "default")
-        locks.client.delete(locks.keys.owner(owner), locks.keys.owner(other.status().owner))
-        second = workers.start("--name", "w", "--queue", "default")
-        second.wait_for_log("registry is missing")
-        assert locks.inspect_resource("o").holders[0].id == str(bystander.pk)
-    wait_until_final([victim, behind, bystander])
+    other = workers.start("--name", "other", "--queue", "other")
+    gate = tmp_path / "gate"
+    bystander = dispatch(
+        tasks.record_until, ["bystander", str(gate)], exclusive=["o"], queue="other"
+    )
+    wait_until(lambda: run_of(bystander))
+    owner, victim, behind = killed_at_work(workers, "--name", "w", "--queue", "default")
+    locks.client.delete(locks.keys.owner(owner), locks.keys.owner(other.status().owner))
+    second = workers.start("--name", "w", "--queue", "default")
+    second.wait_for_log("registry is missing")
+    assert [holder.id for holder in locks.inspect_resource("o").holders] == [str(bystander.pk)]
+    gate.touch()
+    ended = wait_until_final([victim, behind, bystander])
+    assert [task.state for task in ended] == [State.FAILED, State.COMPLETED, State.COMPLETED]
     assert message(victim) == MISSING
     assert_nothing_is_left(locks)
 

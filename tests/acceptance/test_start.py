@@ -155,6 +155,33 @@ def test_a_predecessor_that_cannot_be_cleaned_yet_is_cleaned_later(
     wait_until(lambda: AppStatus.objects.filter(name="w").count() == 1)
 
 
+@on_postgres
+def test_a_check_of_the_project_that_asks_the_database_is_no_reason_to_refuse(
+    own_valkey: ValkeyServer, workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "asking").mkdir()
+    (tmp_path / "asking" / "__init__.py").touch()
+    (tmp_path / "asking" / "apps.py").write_text(
+        "from django.apps import AppConfig\n"
+        "from django.core.checks import register\n"
+        "from django.db import connection\n"
+        "class Asking(AppConfig):\n"
+        "    name = 'asking'\n"
+        "    def ready(self):\n"
+        "        register(lambda **kwargs: connection.ensure_connection() or [])\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TEST_MORE_APPS", "asking")
+    with stopped({"database"}, own_valkey):
+        worker = workers.launch(redis=own_valkey.url)
+        worker.wait_for_log("next try in")
+        refused = workers.launch(redis=own_valkey.url, ttl=0)
+        assert refused.wait() == 1
+        assert "TASK_LOCKS['ttl'] is 0" in refused.log()
+    worker.wait_until_started()
+    wait_for_state(dispatch(tasks.add, [1]), State.COMPLETED)
+
+
 class TestWrongConfigurationIsRefusedAtOnce:
     def refused(self, workers: Workers, *arguments: str, **locks: Any) -> str:
         worker = workers.launch(*arguments, **locks)
