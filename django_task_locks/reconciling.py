@@ -58,9 +58,12 @@ def release_ended(id: str, owner: str, report: Report) -> None:
 def send_unsent(report: Report) -> None:
     """Waiting rows without a request (Redis was away at their commit), in batches by id."""
     manager = get_lock_manager()
+    wanted = Q(state=State.WAITING)
+    if report.dry_run:  # what a run has handed back by now
+        wanted |= Q(pk__in=[step.subject for step in report.steps if step.action == HAND_BACK])
     last: UUID | None = None
     while True:
-        rows = report.scope.tasks(_tasks().filter(_is_waiting(report))).order_by("pk")
+        rows = report.scope.tasks(_tasks().filter(wanted)).order_by("pk")
         if last is not None:
             rows = rows.filter(pk__gt=last)
         ids = list(rows.values_list("pk", flat=True)[:_BATCH])
@@ -70,18 +73,12 @@ def send_unsent(report: Report) -> None:
         known = manager.known([str(id) for id in ids])
         for id in ids:
             if str(id) not in known:
-                _send(id, report)
+                _send(id, wanted, report)
 
 
-def _is_waiting(report: Report) -> Q:
-    """Or, in a dry run, will be, since its process is dead."""
-    planned = [step.subject for step in report.steps if step.action == HAND_BACK]
-    return Q(state=State.WAITING) | Q(pk__in=planned if report.dry_run else [])
-
-
-def _send(id: UUID, report: Report) -> None:
+def _send(id: UUID, wanted: Q, report: Report) -> None:
     # A second look: it may have been on its way, or done, since the first.
-    task = _tasks().filter(_is_waiting(report), pk=id).first()
+    task = _tasks().filter(wanted, pk=id).first()
     if task is None or not report.scope.covers_task(task):
         return
     with report.step("unsent", str(id), "", "waiting, but Redis does not know it", "send"):

@@ -6,7 +6,7 @@ and stops no other; every step may be repeated. A process's row goes last, when 
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
 from django.db import router, transaction
@@ -225,41 +225,43 @@ def _clean_owner(owner: str, pk: UUID | None, report: Report) -> None:
     """Everything of a dead owner, in the order in which a crash at any point is repeated well:
     shut out in Redis, tasks by their rows, then what the registry still has.
     """
-    manager, scope = get_lock_manager(), report.scope
+    manager = get_lock_manager()
     had = manager.registry(owner) if report.dry_run else set(manager.close_owner(owner))
     tasks = _owned_tasks(pk, report)
-    lost = _lost_by_registry(owner, had, report, has_tasks=bool(tasks))
+    # Without a registry these tell that there must have been one.
+    clues = {str(task.pk) for task in tasks} | (
+        set() if had else set(manager.slots(owner).values())
+    )
+    lost = set()
+    if clues and not had:
+        emit("recovery.registry_lost", owner=owner)
+    if report.survey.is_wanted or (clues and not had):
+        lost = report.survey.of(owner) - had
     report.survey.of_dead |= had | lost
+    _clean_requests(owner, lost - clues, report)  # the clues last, for who has to go by them again
     for task in tasks:
         with report.step("task", str(task.pk), owner, MISSING, _task_action(task)) as step:
             if not report.dry_run and not settle_task(task, MISSING):
                 step.action = "nothing: decided by somebody else"
-    if report.dry_run:
-        ending = {str(task.pk) for task in tasks if not may_retry(task)}
-        plans = {id: plan_request(id, owner, ending) for id in had | lost}
-    else:
-        had = had and manager.registry(owner)
-        lost = lost and manager.known(sorted(lost))
-        plans = dict.fromkeys(had | lost, RELEASE)
-    for id, plan in sorted(plans.items()):
-        if plan is None or not scope.covers_request(id):
+    left, ending = had | (lost & clues), {str(task.pk) for task in tasks if not may_retry(task)}
+    if left and not report.dry_run:
+        left &= manager.registry(owner) | (manager.known(sorted(lost)) if lost else set())
+    _clean_requests(owner, left, report, ending)
+    if not report.dry_run and not report.scope.is_in_part:
+        manager.forget_owner(owner)
+
+
+def _clean_requests(
+    owner: str, ids: Collection[str], report: Report, ending: Collection[str] = ()
+) -> None:
+    """ending: those that follow their tasks, which a dry run has only planned to end."""
+    for id in sorted(filter(report.scope.covers_request, ids)):
+        plan = plan_request(id, owner, ending) if report.dry_run else RELEASE
+        if plan is None:
             continue
         with report.step("request", id, owner, "registered by a dead process", plan) as step:
             if not report.dry_run:
                 step.action = settle_request(id, owner, MISSING)
-    if not report.dry_run and not scope.is_in_part:
-        manager.forget_owner(owner)
-
-
-def _lost_by_registry(owner: str, ids: set[str], report: Report, *, has_tasks: bool) -> set[str]:
-    """What else the owner holds and waits for: found by a look at all requests, which comes where
-    the registry is missing though rows or slots tell that the owner held something.
-    """
-    if not ids and (has_tasks or get_lock_manager().slots(owner)):
-        emit("recovery.registry_lost", owner=owner)
-    elif not report.survey.is_wanted:
-        return set()
-    return report.survey.of(owner) - ids
 
 
 def _has_in_scope(owner: str, pk: UUID | None, report: Report) -> bool:

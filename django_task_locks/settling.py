@@ -16,11 +16,9 @@ from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.models import Task, reason
 from django_task_locks.states import OnWorkerLoss, State
 
-# And of a request.
-RELEASE, REQUEUE, FORGET, KEEP = "release", "requeue", "drop its entry", "leave it to its process"
-
-# What becomes of a task, as clean-up says it.
+# What becomes of a task, and of a request, as clean-up says it.
 HAND_BACK = "hand back to the queue"
+RELEASE, REQUEUE, FORGET, KEEP = "release", "requeue", "drop its entry", "leave it to its process"
 
 MISSING = "Worker has gone missing."
 CANCELED = "Canceled while it ran."

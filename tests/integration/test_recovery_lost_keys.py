@@ -12,6 +12,7 @@ from django_task_locks.locks.requests import Claimant
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.recovery import clean_predecessors, clean_up
 from django_task_locks.reports import Report
+from django_task_locks.settling import settle_request
 from django_task_locks.states import State
 from tests.factories import AppStatusFactory, TaskFactory
 from tests.integration.by_hand import HandWorker, info
@@ -107,6 +108,39 @@ class TestRegistryMissing:
         clean_up()
 
         assert leftovers(locks) == set()
+
+    @pytest.mark.parametrize("has_task", [True, False])
+    def test_L17_a_crash_on_the_way_is_made_good_by_the_next_round(
+        self,
+        locks: LockManager,
+        dead: HandWorker,
+        monkeypatch: pytest.MonkeyPatch,
+        has_task: bool,
+    ) -> None:
+        """What tells that a registry must have been there goes last."""
+        for number in range(3):
+            take(locks, dead.owner, f"hold-{number}", f"h{number}")
+        dispatch(tasks.record, exclusive="a")
+        if has_task:
+            dead.run()
+        else:
+            dead.claim()
+        locks.client.delete(locks.keys.owner(dead.owner))
+        settled = []
+
+        def crash_at_the_second(id: str, *args: Any, **options: Any) -> str:
+            settled.append(id)
+            if len(settled) == 2:
+                raise KeyboardInterrupt
+            return settle_request(id, *args, **options)
+
+        monkeypatch.setattr("django_task_locks.recovery.settle_request", crash_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            clean_up()
+        clean_up()
+
+        assert holders(locks, "h0", "h1", "h2") == [0, 0, 0]
+        assert not AppStatus.objects.exists()
 
     def test_L17_many_such_owners_cost_one_scan(self, locks: LockManager) -> None:
         def cost(count: int) -> int:
