@@ -69,6 +69,7 @@ EVENTS = {
         WARNING, "schedules have changed, but workers could not be told; they look in a while"
     ),
     "worker.started": Event(INFO, "worker started"),
+    "worker.waiting": Event(WARNING, "not started yet, since a service that it needs is away"),
     "worker.reloading": Event(INFO, "source file changed; starting anew"),
     "worker.reload_waits": Event(
         WARNING, "worker ended; it is started again when a source file changes"
@@ -105,6 +106,11 @@ EVENTS = {
     "recovery.task": Event(WARNING, "settled, since its process has ended"),
     "recovery.released": Event(WARNING, "request released by clean-up"),
     "recovery.orphan": Event(WARNING, "owner without a process record cleaned"),
+    "recovery.freed": Event(WARNING, "resource freed from who had no request"),
+    "recovery.registry_lost": Event(
+        WARNING, "an owner's registry is missing; all requests are looked at instead"
+    ),
+    "recovery.scanned": Event(INFO, "every key of the lock service was looked at"),
     "recovery.resent": Event(WARNING, "waiting task was unknown to the lock service; sent again"),
     "recovery.failed": Event(ERROR, "clean-up step failed; the next clean-up repeats it"),
     "recovery.finished": Event(INFO, "clean-up finished"),
@@ -147,6 +153,7 @@ _SENTENCES = {
     "task.finished": "{name} finished in {seconds}, waited {waited} [{task}]",
     "task.failed": "{name} failed after {seconds}, waited {waited}: {reason} [{task}]",
     "task.canceled": "{name} canceled after {seconds}, waited {waited} [{task}]",
+    "worker.waiting": "not started yet: {what} is away; next try in {next_try_in}: {error}",
 }
 
 

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from django.db import router
+from django.db.models import Q
 
 from django_task_locks import grouping, sending
 from django_task_locks.connections import get_lock_manager
@@ -11,7 +12,7 @@ from django_task_locks.locks.keys import queue_owner
 from django_task_locks.managers import TaskQuerySet
 from django_task_locks.models import Task
 from django_task_locks.reports import Report
-from django_task_locks.settling import task_id
+from django_task_locks.settling import HAND_BACK, task_id
 from django_task_locks.states import State
 
 _BATCH = 500
@@ -38,11 +39,11 @@ def clean_queues(report: Report) -> None:
             rows = _tasks().incomplete().filter(pk__in=[pk for pk in map(task_id, batch) if pk])
             alive = {str(pk) for pk in rows.values_list("pk", flat=True)}
             for id in batch:
-                if id not in alive:
-                    _release_ended(id, owner, report)
+                if id not in alive and report.scope.covers_request(id):
+                    release_ended(id, owner, report)
 
 
-def _release_ended(id: str, owner: str, report: Report) -> None:
+def release_ended(id: str, owner: str, report: Report) -> None:
     with report.step("request", id, owner, "its task has ended or is gone", "release"):
         if not report.dry_run:
             # Only while it is the queue's: a claim finds the row as it is, and releases.
@@ -57,9 +58,12 @@ def _release_ended(id: str, owner: str, report: Report) -> None:
 def send_unsent(report: Report) -> None:
     """Waiting rows without a request (Redis was away at their commit), in batches by id."""
     manager = get_lock_manager()
+    wanted = Q(state=State.WAITING)
+    if report.dry_run:  # what a run has handed back by now
+        wanted |= Q(pk__in=[step.subject for step in report.steps if step.action == HAND_BACK])
     last: UUID | None = None
     while True:
-        rows = _tasks().filter(state=State.WAITING).order_by("pk")
+        rows = report.scope.tasks(_tasks().filter(wanted)).order_by("pk")
         if last is not None:
             rows = rows.filter(pk__gt=last)
         ids = list(rows.values_list("pk", flat=True)[:_BATCH])
@@ -69,10 +73,14 @@ def send_unsent(report: Report) -> None:
         known = manager.known([str(id) for id in ids])
         for id in ids:
             if str(id) not in known:
-                _send(id, report)
+                _send(id, wanted, report)
 
 
-def _send(id: UUID, report: Report) -> None:
+def _send(id: UUID, wanted: Q, report: Report) -> None:
+    # A second look: it may have been on its way, or done, since the first.
+    task = _tasks().filter(wanted, pk=id).first()
+    if task is None or not report.scope.covers_task(task):
+        return
     with report.step("unsent", str(id), "", "waiting, but Redis does not know it", "send") as step:
         if report.dry_run:
             return

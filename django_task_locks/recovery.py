@@ -6,13 +6,13 @@ and stops no other; every step may be repeated. A process's row goes last, when 
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
-from django.db import connections, router, transaction
+from django.db import router, transaction
 from django.db.models import Exists, OuterRef
 
-from django_task_locks import lock_files, rebuilding, reconciling
+from django_task_locks import lock_files, rebuilding, reconciling, silence, strays
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
@@ -22,12 +22,25 @@ from django_task_locks.managers import DatabaseNow, TaskQuerySet
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.presence import default_name
 from django_task_locks.reports import Report
-from django_task_locks.settling import MISSING, find_task, may_retry, settle_request, settle_task
+from django_task_locks.scanning import Survey
+from django_task_locks.scopes import Scope
+from django_task_locks.settling import (
+    HAND_BACK,
+    MISSING,
+    RELEASE,
+    may_retry,
+    plan_request,
+    settle_request,
+    settle_task,
+)
+from django_task_locks.silence import is_alive_here
 from django_task_locks.states import State
 
 _BATCH = 500
 _SECOND_LOOK = 1.2  # heartbeat intervals
 _LOOK_AGAIN = 0.2
+
+_CLEAN_PROCESS = "declare missing, clean, remove"
 
 # -- the ways in -----------------------------------------------------------------------------------
 
@@ -50,12 +63,22 @@ def run_periodic_cleanup() -> Report | None:
 
 
 def clean_up(
-    *, owner: str | None = None, dry_run: bool = False, second_look: bool = False
+    *,
+    owner: str | None = None,
+    task: UUID | None = None,
+    resource: str | None = None,
+    scan: bool = False,
+    dry_run: bool = False,
+    second_look: bool = False,
 ) -> Report:
     """One round now: missing processes, orphaned owners, running tasks that nobody owns, requests
-    of tasks that have ended, waiting tasks that the lock manager does not know. With an owner, only
-    what is that owner's.
+    of tasks that have ended, waiting tasks that the lock manager does not know.
 
+    owner, task, resource  only what is that owner's, of that task, or about that resource; together
+                           only what is all of it
+    scan         looks at every key of the server, with pauses, for requests and locks that nothing
+                 leads to
+    dry_run      changes nothing; the report has the steps that a run would now take
     second_look  for who does not know that the database was there all the time (a worker does, by
                  its own heartbeat): processes that look missing get the time for a heartbeat
 
@@ -67,18 +90,23 @@ def clean_up(
             "clean_up releases at once, so it cannot be part of a transaction; call "
             "run_periodic_cleanup, which waits for the commit"
         )
-    report = Report(dry_run)
+    report = Report(dry_run, scope=Scope(owner, task, resource), survey=Survey(is_wanted=scan))
     if not _has_locks(report):
         return report
-    missing = _missing_for_long(owner) if second_look and not dry_run else _missing(owner)
+    silence.note_silent(report)
+    missing = _missing_for_long(owner, report) if second_look else _missing(owner)
     for status in missing:
         _clean_process(status, report, "no heartbeat for longer than its TTL", is_certain=False)
-    _clean_orphans(report, owner)
+    _clean_orphans(report)
     if owner is None:
         _clean_unowned(report)
         reconciling.clean_queues(report)
         reconciling.send_unsent(report)
+    if report.scope.is_everything:
         reconciling.finish_groups(report)
+    if scan:
+        strays.clean_unregistered(report)
+        strays.clean_strays(report)
     if report.steps and not dry_run:
         emit("recovery.finished", steps=len(report.steps), failed=len(report.failures))
     return report
@@ -162,46 +190,45 @@ def _missing(owner: str | None) -> list[AppStatus]:
     if owner is not None:
         pk = _pk(owner)
         rows = rows.filter(pk=pk) if pk else rows.none()
-    return [status for status in rows if not _is_alive_here(status.owner, status.lock_file)]
+    return [status for status in rows if not is_alive_here(status.owner, status.lock_file)]
 
 
-def _missing_for_long(owner: str | None) -> list[AppStatus]:
+def _missing_for_long(owner: str | None, report: Report | None = None) -> list[AppStatus]:
     """Those that are missing and stay so while live processes beat: after an outage of the database
-    everybody's heartbeat is old.
+    everybody's heartbeat is old. The report names the others.
     """
     missing = _missing(owner)
     if all(status.missing_at is not None for status in missing):
         return missing
     time.sleep(_SECOND_LOOK * get_settings().heartbeat_interval)
-    return _missing(owner)
-
-
-def _is_alive_here(owner: str, lock_file: str) -> bool:
-    """On SQLite all processes share a host, and a writer may hold up every heartbeat: there the
-    lock file tells who lives.
-    """
-    return connections[_alias()].vendor == "sqlite" and lock_files.is_held(lock_file, owner)
+    still = _missing(owner)
+    for status in missing:
+        if report is not None and status not in still:
+            report.postpone("process", status.owner, status.owner, silence.BEATS_AGAIN, "leave it")
+    return still
 
 
 def _clean_process(status: AppStatus, report: Report, why: str, *, is_certain: bool) -> None:
-    owner = status.owner
-    if report.dry_run:
-        with report.step("process", owner, owner, why, "declare missing, clean, remove"):
-            _plan_owner(owner, status.pk, report)
+    owner, scope = status.owner, report.scope
+    if scope.is_in_part and not _has_in_scope(owner, status.pk, report):
         return
+    action = "declare missing, clean in part" if scope.is_in_part else _CLEAN_PROCESS
     before = len(report.failures)
-    with report.step("process", owner, owner, why, "declare missing, clean, remove") as step:
+    with report.step("process", owner, owner, why, action) as step:
         # The commit point: from here on its beats fail, and nobody has to judge again.
         rows = AppStatus.objects.using(_alias()).filter(pk=status.pk)
-        stale = rows if is_certain else rows.missing()
-        if stale.filter(missing_at=None).update(missing_at=DatabaseNow()):
-            emit("recovery.missing", owner=owner, reason=why)
-        elif not is_certain and not rows.filter(missing_at__isnull=False).exists():
-            step.action = "nothing: it beats again or is gone"
-            return
+        if not report.dry_run:
+            stale = rows if is_certain else rows.missing()
+            if stale.filter(missing_at=None).update(missing_at=DatabaseNow()):
+                emit("recovery.missing", owner=owner, reason=why)
+            elif not is_certain and not rows.filter(missing_at__isnull=False).exists():
+                step.action = "nothing: it beats again or is gone"
+                return
         _clean_owner(owner, status.pk, report)
         if len(report.failures) > before:
             raise _Incomplete
+        if report.dry_run or scope.is_in_part:
+            return
         # Code that bypasses the state machine may have left rows naming a process that runs none.
         _tasks().filter(app_lock_id=status.pk).exclude(state__in=State.owned()).update(
             app_lock=None
@@ -222,41 +249,62 @@ def _clean_owner(owner: str, pk: UUID | None, report: Report) -> None:
     shut out in Redis, tasks by their rows, then what the registry still has.
     """
     manager = get_lock_manager()
-    manager.close_owner(owner)
-    for task in _owned_tasks(pk):
-        with report.step("task", str(task.pk), owner, MISSING, _task_action(task)) as step:
-            if not settle_task(task, MISSING):
-                step.action = "nothing: decided by somebody else"
-    for id in sorted(manager.registry(owner)):
-        with report.step("request", id, owner, "registered by a dead process", "release") as step:
-            step.action = settle_request(id, owner, MISSING)
-    manager.forget_owner(owner)
-
-
-def _plan_owner(owner: str, pk: UUID | None, report: Report) -> None:
-    tasks = _owned_tasks(pk)
+    had = manager.registry(owner) if report.dry_run else set(manager.close_owner(owner))
+    tasks = _owned_tasks(pk, report)
+    # Without a registry these tell that there must have been one.
+    clues = {str(task.pk) for task in tasks} | (
+        set() if had else set(manager.slots(owner).values())
+    )
+    lost = set()
+    if clues and not had:
+        emit("recovery.registry_lost", owner=owner)
+    if report.survey.is_wanted or (clues and not had):
+        lost = report.survey.of(owner) - had
+    report.survey.of_dead |= had | lost
+    _clean_requests(owner, lost - clues, report)  # the clues last, for who has to go by them again
     for task in tasks:
-        with report.step("task", str(task.pk), owner, MISSING, _task_action(task)):
-            pass
-    released_with_their_tasks = {str(task.pk) for task in tasks if not may_retry(task)}
-    for id in sorted(get_lock_manager().registry(owner) - released_with_their_tasks):
-        found = find_task(id)
-        waits = found is not None and (found.state == State.WAITING or may_retry(found))
-        action = "requeue" if waits else "release"
-        with report.step("request", id, owner, "registered by a dead process", action):
-            pass
+        with report.step("task", str(task.pk), owner, MISSING, _task_action(task)) as step:
+            if not report.dry_run and not settle_task(task, MISSING):
+                step.action = "nothing: decided by somebody else"
+    left, ending = had | (lost & clues), {str(task.pk) for task in tasks if not may_retry(task)}
+    if left and not report.dry_run:
+        left &= manager.registry(owner) | (manager.known(sorted(lost)) if lost else set())
+    _clean_requests(owner, left, report, ending)
+    if not report.dry_run and not report.scope.is_in_part:
+        manager.forget_owner(owner)
 
 
-def _owned_tasks(pk: UUID | None) -> Iterable[Task]:
+def _clean_requests(
+    owner: str, ids: Collection[str], report: Report, ending: Collection[str] = ()
+) -> None:
+    """ending: those that follow their tasks, which a dry run has only planned to end."""
+    for id in sorted(filter(report.scope.covers_request, ids)):
+        plan = plan_request(id, owner, ending) if report.dry_run else RELEASE
+        if plan is None:
+            continue
+        with report.step("request", id, owner, "registered by a dead process", plan) as step:
+            if not report.dry_run:
+                step.action = settle_request(id, owner, MISSING)
+
+
+def _has_in_scope(owner: str, pk: UUID | None, report: Report) -> bool:
+    ids = get_lock_manager().registry(owner)
+    if report.survey.is_wanted:
+        ids |= report.survey.of(owner)
+    return bool(_owned_tasks(pk, report)) or any(map(report.scope.covers_request, ids))
+
+
+def _owned_tasks(pk: UUID | None, report: Report) -> list[Task]:
     if pk is None:
         return []
-    return list(_tasks().owned().filter(app_lock_id=pk).order_by("pk"))
+    rows = report.scope.tasks(_tasks().owned().filter(app_lock_id=pk))
+    return [task for task in rows.order_by("pk") if report.scope.covers_task(task)]
 
 
 def _task_action(task: Task) -> str:
     if task.state == State.CANCELING:
         return "record as canceled"
-    return "hand back to the queue" if may_retry(task) else "record as failed"
+    return HAND_BACK if may_retry(task) else "record as failed"
 
 
 def _tasks() -> TaskQuerySet:
@@ -278,18 +326,20 @@ def _pk(owner: str) -> UUID | None:
         return None
 
 
-def _clean_orphans(report: Report, only: str | None) -> None:
+def _clean_orphans(report: Report) -> None:
     """Owners that Redis or a running task names and that have no row: seen so for one TTL."""
     manager = get_lock_manager()
     ttls = manager.owners()
     has_row = Exists(AppStatus.objects.filter(pk=OuterRef("app_lock_id")))
     nameless = _tasks().owned().filter(~has_row, app_lock_id__isnull=False)
-    in_rows = set()
-    for name, pk in nameless.values_list("worker_name", "app_lock_id").distinct():
-        in_rows.add(f"{name}@{pk}")
-        ttls.setdefault(f"{name}@{pk}", get_settings().ttl)
-    if only is not None:
-        ttls = {owner: ttl for owner, ttl in ttls.items() if owner == only}
+    in_rows = {
+        f"{name}@{pk}" for name, pk in nameless.values_list("worker_name", "app_lock_id").distinct()
+    }
+    if report.survey.is_wanted:
+        in_rows |= report.survey.unregistered().keys()
+    for owner in in_rows:
+        ttls.setdefault(owner, get_settings().ttl)
+    ttls = {owner: ttl for owner, ttl in ttls.items() if report.scope.covers_owner(owner)}
     pks = {owner: _pk(owner) for owner in ttls}
     with_row: set[UUID] = set()
     wanted = [pk for pk in pks.values() if pk is not None]
@@ -297,10 +347,12 @@ def _clean_orphans(report: Report, only: str | None) -> None:
         rows = AppStatus.objects.using(_alias()).filter(pk__in=wanted[first : first + _BATCH])
         with_row.update(rows.values_list("pk", flat=True))
     ended = _ended_meanwhile(ttls.keys() - in_rows, pks, with_row)
-    for owner, ttl in ttls.items():
+    for owner, ttl in sorted(ttls.items()):
         if owner.startswith(QUEUE_OWNER) or pks[owner] in with_row or owner in ended:
             continue
-        if _is_alive_here(owner, str(lock_files.path_of(get_settings().run_dir, owner))):
+        if is_alive_here(owner, str(lock_files.path_of(get_settings().run_dir, owner))):
+            continue
+        if report.scope.is_in_part and not _has_in_scope(owner, pks[owner], report):
             continue
         _after_one_ttl(
             report,
@@ -313,13 +365,12 @@ def _clean_orphans(report: Report, only: str | None) -> None:
 
 
 def _clean_orphan(owner: str, pk: UUID | None, report: Report) -> None:
-    if report.dry_run:
-        _plan_owner(owner, pk, report)
-        return
     before = len(report.failures)
     _clean_owner(owner, pk, report)
     if len(report.failures) > before:
         raise _Incomplete
+    if report.dry_run or report.scope.is_in_part:
+        return
     lock_files.discard(str(lock_files.path_of(get_settings().run_dir, owner)), owner)
     emit("recovery.orphan", owner=owner)
 
@@ -336,7 +387,9 @@ def _ended_meanwhile(
 
 def _clean_unowned(report: Report) -> None:
     """Running or canceling rows that name no process (written by hand, or by other code)."""
-    for task in _tasks().owned().filter(app_lock_id=None):
+    for task in report.scope.tasks(_tasks().owned().filter(app_lock_id=None)).order_by("pk"):
+        if not report.scope.covers_task(task):
+            continue
 
         def settle(task: Task = task) -> None:
             if not report.dry_run:
@@ -358,14 +411,13 @@ def _after_one_ttl(
     report: Report, owner: str, ttl: float, kind: str, why: str, clean: Callable[[], None]
 ) -> None:
     """Acts on what has been out of order for one TTL, and only notes what is newer: it may be in
-    the making.
+    the making. A dry run does not even note it.
     """
-    age, its_ttl = get_lock_manager().suspect(owner)
-    limit = its_ttl or ttl
-    if age < limit:
-        if report.dry_run:
-            with report.step(kind, owner, owner, why, f"wait {limit - age:.0f} s and look again"):
-                pass
+    manager = get_lock_manager()
+    age, its_ttl = (manager.suspected(owner), None) if report.dry_run else manager.suspect(owner)
+    left = (its_ttl or ttl) - age
+    if left > 0:
+        report.postpone(kind, owner, owner, why, f"looked at again in {left:.0f} s")
         return
-    with report.step(kind, owner, owner, f"{why} for {age:.0f} s", "clean"):
+    with report.step(kind, owner, owner, f"{why} for longer than its TTL", "clean"):
         clean()

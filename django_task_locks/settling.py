@@ -4,6 +4,7 @@ Everything here may be repeated, and raced by another clean-up: each change comp
 writes, and the database goes first.
 """
 
+from collections.abc import Collection
 from uuid import UUID
 
 from django.db import router
@@ -14,6 +15,10 @@ from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.models import Task, reason
 from django_task_locks.states import OnWorkerLoss, State
+
+# What becomes of a task, and of a request, as clean-up says it.
+HAND_BACK = "hand back to the queue"
+RELEASE, REQUEUE, FORGET, KEEP = "release", "requeue", "drop its entry", "leave it to its process"
 
 MISSING = "Worker has gone missing."
 CANCELED = "Canceled while it ran."
@@ -59,14 +64,14 @@ def settle_task(task: Task, why: str, *, is_its_fault: bool = False) -> bool:
 def settle_request(id: str, owner: str, why: str, *, is_its_fault: bool = False) -> str:
     """Ends a dead owner's request in the lock manager, by what its task's row says.
 
-    Returns what was done: "released", "requeued", "forgotten" (it is no longer this owner's), or
-    "kept" (the row belongs to another process, which will release it).
+    Returns what was done: RELEASE, REQUEUE, FORGET (it is no longer this owner's), or KEEP (the row
+    belongs to another process, which will release it).
     """
     manager = get_lock_manager()
     info = manager.inspect_request(id)
     if info is None or info.owner != owner:
         manager.forget_entry(id, owner)
-        return "forgotten"
+        return FORGET
     if info.token is not None and (pk := task_id(id)):
         # First of all: a start that its dead executor has sent, and that the database still holds
         # back, comes before this or never.
@@ -77,7 +82,7 @@ def settle_request(id: str, owner: str, why: str, *, is_its_fault: bool = False)
             task = find_task(id)
         info = manager.inspect_request(id)
         if info is None or info.owner != owner:
-            return "released"  # it followed the task's state
+            return RELEASE  # it followed the task's state
     if task is not None and task.state == State.WAITING:
         run_after = moments.unix(task.run_after)
         if not manager.requeue(id, owner=owner, token=info.token, run_after=run_after).is_done:
@@ -85,12 +90,30 @@ def settle_request(id: str, owner: str, why: str, *, is_its_fault: bool = False)
             manager.release(id, owner=owner, token=info.token)
             dispatching.send_request(task)
         emit("task.requeued", task=id, owner=owner, reason=why)
-        return "requeued"
+        return REQUEUE
     if task is not None and task.state in State.owned():
-        return "kept"
+        return KEEP
     manager.release(id, owner=owner, token=info.token)
     emit("recovery.released", request=id, owner=owner, resources=len(info.exclusive + info.shared))
-    return "released"
+    return RELEASE
+
+
+def plan_request(id: str, owner: str, ending: Collection[str]) -> str | None:
+    """What `settle_request` would do with it; changes nothing. None: it would not come to that,
+    since the request follows its task, which is one of those that are `ending`.
+    """
+    info = get_lock_manager().inspect_request(id)
+    if info is None or info.owner != owner:
+        return FORGET
+    task = find_task(id)
+    if task is None or task.is_final:
+        return RELEASE
+    is_its_own = task.lock_token == info.token
+    if id in ending:
+        return None if is_its_own else RELEASE
+    if task.state == State.WAITING or (is_its_own and may_retry(task)):
+        return REQUEUE
+    return RELEASE if is_its_own else KEEP
 
 
 def find_task(id: str) -> Task | None:

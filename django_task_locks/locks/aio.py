@@ -131,6 +131,9 @@ class AsyncLockManager:
     async def suspect(self, owner: str) -> tuple[float, float | None]:
         return await self._run(protocol.suspect(owner))
 
+    async def suspected(self, owner: str) -> float:
+        return await self._send(protocol.suspected(self.keys, owner))
+
     async def owners(self) -> dict[str, float]:
         return await self._send(protocol.owners(self.keys))
 
@@ -139,6 +142,17 @@ class AsyncLockManager:
 
     async def registry(self, owner: str) -> set[str]:
         return await self._send(protocol.registry(self.keys, owner))
+
+    async def slots(self, owner: str) -> dict[str, str]:
+        return await self._send(protocol.slots(self.keys, owner))
+
+    async def scan(
+        self, what: str, cursor: str, count: int
+    ) -> tuple[str, list[tuple[str, str, str]]]:
+        return await self._run(protocol.scan(what, cursor, count))
+
+    async def free(self, resource: str, id: str) -> Ended:
+        return await self._settled(await self._run(protocol.free(resource, id)))
 
     async def lead(self, job: str, candidate: str, seconds: float) -> bool:
         return await self._send(protocol.lead(self.keys, job, candidate, seconds))

@@ -198,6 +198,10 @@ class LockManager:
         """Notes that an owner has no row; seconds since that was first noted, and its TTL."""
         return self._run(protocol.suspect(owner))
 
+    def suspected(self, owner: str) -> float:
+        """Seconds since an owner was first noted to have no row; 0 if it was not. Notes nothing."""
+        return self._send(protocol.suspected(self.keys, owner))
+
     def owners(self) -> dict[str, float]:
         """The process owners that the server knows, with their TTLs in seconds."""
         return self._send(protocol.owners(self.keys))
@@ -209,6 +213,25 @@ class LockManager:
     def registry(self, owner: str) -> set[str]:
         """The ids of what an owner holds and waits for."""
         return self._send(protocol.registry(self.keys, owner))
+
+    def slots(self, owner: str) -> dict[str, str]:
+        """What the executors of an owner hold: ids by the number of the slot."""
+        return self._send(protocol.slots(self.keys, owner))
+
+    def scan(self, what: str, cursor: str, count: int) -> tuple[str, list[tuple[str, str, str]]]:
+        """One step of a look at every key of the server, from cursor "0" on until it is "0" again,
+        for what nothing else leads to. Nothing but the last resort of clean-up may cost so much.
+
+        what   "requests": those that their owner's registry lacks, as (id, owner, state);
+               "locks": holders and first waiters that have no request, as (resource, "holder" or
+               "waiter", id)
+        count  about how many keys to look at
+        """
+        return self._run(protocol.scan(what, cursor, count))
+
+    def free(self, resource: str, id: str) -> Ended:
+        """Takes a holder or waiter that has no request out of a resource; refused if it has one."""
+        return self._settled(self._run(protocol.free(resource, id)))
 
     def lead(self, job: str, candidate: str, seconds: float) -> bool:
         """Whether the candidate may do a job that one process does once in `seconds`.

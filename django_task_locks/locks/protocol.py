@@ -270,6 +270,19 @@ def suspect(owner: str) -> Call[tuple[float, float | None]]:
     )
 
 
+def scan(what: str, cursor: str, count: int) -> Call[tuple[str, list[tuple[str, str, str]]]]:
+    """Where to go on, and what was found."""
+
+    def parse(reply: list[str]) -> tuple[str, list[tuple[str, str, str]]]:
+        return reply[1], list(zip(reply[2::3], reply[3::3], reply[4::3], strict=True))
+
+    return Call("scan", [what, cursor, str(count)], parse)
+
+
+def free(resource: str, id: str) -> Call[Ended]:
+    return Call("free", [resource, id], _ended)
+
+
 def _seconds(milliseconds: str) -> float | None:
     return int(milliseconds) / 1000 if milliseconds else None
 
@@ -448,6 +461,30 @@ def registry(keys: Keys, owner: str) -> Commands[set[str]]:
         [keys.owner(owner)],
         [("SMEMBERS", keys.owner(owner))],
         lambda replies: {text(id) for id in replies[0]},
+    )
+
+
+def slots(keys: Keys, owner: str) -> Commands[dict[str, str]]:
+    return Commands(
+        "slots",
+        [keys.slot(owner)],
+        [("HGETALL", keys.slot(owner))],
+        lambda replies: {slot: id for slot, id in _mapping(replies[0]).items() if slot.isdecimal()},
+    )
+
+
+def suspected(keys: Keys, owner: str) -> Commands[float]:
+    def parse(replies: list[Any]) -> float:
+        (seconds, microseconds), since = replies
+        if since is None:
+            return 0.0
+        return max(0.0, int(seconds) + int(microseconds) / 1e6 - float(since) / 1000)
+
+    return Commands(
+        "suspected",
+        [keys.suspects],
+        [("TIME",), ("ZSCORE", keys.suspects, owner)],
+        parse,
     )
 
 

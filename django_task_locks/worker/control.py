@@ -2,30 +2,33 @@
 
 from typing import Any
 
-from django_task_locks.connections import new_lock_manager
+from django_task_locks.connections import quick_lock_manager
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.failures import ERRORS
 from django_task_locks.locks.protocol import text
 from django_task_locks.worker.guard import now
 
 _MARGIN = 5.0
-_RETRY = 1.0
+_PATIENCE = 0.5
+_FIRST_RETRY, _LONGEST_RETRY = 1.0, 5.0
 
 
 class ControlChannel:
     """A pending BLPOP whose socket the supervisor's loop watches.
 
     Unread messages stay in Redis, so a channel that is closed (around a fork) or cut loses none.
+    The supervisor does nothing else while the channel connects, which is therefore given up soon.
     """
 
     def __init__(self, owner: str, longest_wait: float) -> None:
         self._wait = max(1.0, longest_wait)
-        self._manager: LockManager = new_lock_manager(longest_wait=self._wait)
+        self._manager: LockManager = quick_lock_manager(_PATIENCE)
         self._key = self._manager.keys.control(owner)
         self._connection: Any = None
         self._is_pending = False
         self._asked_at = 0.0
         self._retry_at = 0.0
+        self._retry_delay = _FIRST_RETRY
 
     def descriptor(self) -> int | None:
         """What to watch for reading; asks first if no question is pending. None while Redis is
@@ -53,10 +56,10 @@ class ControlChannel:
             return None
         try:
             reply = self._connection.read_response()
-            self._is_pending = False
         except (*ERRORS, OSError):
             self._drop()
             return None
+        self._is_pending, self._retry_delay = False, _FIRST_RETRY
         return text(reply[1]) if reply else None
 
     def close(self) -> None:
@@ -67,4 +70,5 @@ class ControlChannel:
 
     def _drop(self) -> None:
         self.close()
-        self._retry_at = now() + _RETRY
+        self._retry_at = now() + self._retry_delay
+        self._retry_delay = min(self._retry_delay * 2, _LONGEST_RETRY)

@@ -1,6 +1,7 @@
 """Operating system signals become flags and a readable descriptor; no work is done in a handler."""
 
 import os
+import select
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +33,11 @@ def wake_parent() -> None:
         os.kill(os.getppid(), signal.SIGCHLD)
 
 
+def wake_self() -> None:
+    """Ends the wait of this process's main thread, for another thread of it."""
+    os.kill(os.getpid(), signal.SIGCHLD)  # as a child would: the pipe becomes readable
+
+
 class SupervisorSignals:
     """Counts what has arrived; `descriptor` becomes readable with each signal.
 
@@ -56,6 +62,15 @@ class SupervisorSignals:
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        return self.graceful + self.soon > 0
+
+    def wait(self, seconds: float) -> None:
+        """Until a signal comes, or so many seconds have passed."""
+        select.select([self.descriptor], [], [], seconds)
+        self.drain()
 
     def drain(self) -> None:
         try:

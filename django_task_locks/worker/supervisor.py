@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 from django.db.utils import InterfaceError
 
@@ -22,12 +21,7 @@ from django_task_locks.abilities import as_json
 from django_task_locks.conf import Settings, get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
-from django_task_locks.exceptions import (
-    DatabaseUnavailable,
-    LockServiceUnavailable,
-    NameInUse,
-    TaskLocksError,
-)
+from django_task_locks.exceptions import LockServiceUnavailable, NameInUse
 from django_task_locks.models import AppStatus
 from django_task_locks.presence import Presence
 from django_task_locks.worker.children import Children, Exit, Guard
@@ -37,8 +31,9 @@ from django_task_locks.worker.forking import NothingOpen
 from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.heartbeat import Heartbeat
 from django_task_locks.worker.leftovers import SETTLING, Leftovers
-from django_task_locks.worker.os_signals import SupervisorSignals, unblock
+from django_task_locks.worker.os_signals import SupervisorSignals, unblock, wake_self
 from django_task_locks.worker.schedule_watch import ScheduleWatch
+from django_task_locks.worker.starting import CannotStart, Services
 from django_task_locks.worker.stopping import ABORTED, CANCELED, BodyStops
 
 _UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
@@ -49,10 +44,6 @@ _LONGEST_DELAY = 5.0
 _CRASH_DELAY = 1.0
 _LINGER_DELAY = 0.01
 _EPOCH_DELAY = 0.1
-
-
-class CannotStart(TaskLocksError):
-    """The worker cannot start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,67 +94,71 @@ class Supervisor:
     # -- life ----------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Raises CannotStart when the database or Redis cannot be reached at the start."""
+        """Waits for the database and Redis as long as they are away.
+
+        Raises CannotStart for what waiting does not mend.
+        """
         self._signals.install()
         try:
-            self._begin()
-            emit(
-                "worker.started",
-                owner=self._presence.owner,
-                host=self._presence.status.hostname,
-                pid=os.getpid(),
-                redis=get_lock_manager().endpoint,
-                prefix=self._settings.prefix,
-                queues=self._options.orders.shown_queues(),
-                executors=self._options.concurrency,
-            )
-            while not self._is_over():
-                self._round()
-                if not self._is_over():
-                    self._listen()
+            services = Services(self._signals)
+            if services.patiently(self._incarnate) is None:
+                emit("worker.stopped", name=self._options.name)
+                return 0
+            if services.patiently(partial(self._clean_predecessors, services)):
+                self._work()
             return self._end()
         finally:
             self._children.signal_all(signal.SIGKILL)
             self._guard.stop()
             self._signals.uninstall()
 
-    def _begin(self) -> None:
+    def _work(self) -> None:
+        emit(
+            "worker.started",
+            owner=self._presence.owner,
+            host=self._presence.status.hostname,
+            pid=os.getpid(),
+            redis=get_lock_manager().endpoint,
+            prefix=self._settings.prefix,
+            queues=self._options.orders.shown_queues(),
+            executors=self._options.concurrency,
+        )
+        while not self._is_over():
+            self._round()
+            if not self._is_over():
+                self._listen()
+
+    def _clean_predecessors(self, services: Services) -> bool:
+        if not self._await_epoch():
+            return False
         try:
-            get_lock_manager().owners()
-        except (TaskLocksError, ImproperlyConfigured) as error:
-            raise CannotStart(f"{error} Start it, or see TASK_LOCKS['redis'].") from error
-        try:
-            self._incarnate()
-            self._await_epoch()
             report = recovery.clean_predecessors(
                 self._presence.status, is_name_unique=self._options.is_name_unique
             )
-        except (DatabaseError, InterfaceError) as error:
-            raise CannotStart(str(DatabaseUnavailable(error))) from error
-        except LockServiceUnavailable as error:
-            raise CannotStart(str(error)) from error
         except NameInUse as error:
             with suppress(*_UNAVAILABLE):
                 self._heartbeat.stop()
                 presence.withdraw(self._presence)
             raise CannotStart(str(error)) from error
-        for step in report.failures:
-            emit("recovery.failed", subject=step.subject, error=step.error)
+        if report.failures:
+            services.ask()  # if one is away, all is tried again when it is back
+        return True
 
-    def _incarnate(self) -> None:
+    def _incarnate(self) -> bool:
         """Becomes a new owner: row, lock file, heartbeat, guard's deadline, control channel."""
-        self._presence = presence.prepare(self._options.name, AppStatus.AppType.WORKER)
-        self._presence.status.versions = as_json(self._options.orders.versions)
+        me = presence.prepare(self._options.name, AppStatus.AppType.WORKER)
+        me.status.versions = as_json(self._options.orders.versions)
         sent_at = now()
         try:
-            presence.register(self._presence)
+            presence.register(me)
         except BaseException:
-            self._presence.lock_file.remove()
+            me.lock_file.remove()
             raise
+        self._presence = me
         presence.adopt(self._presence)
         self._board.epoch = epochs.current()
         self._heartbeat = Heartbeat(
-            self._presence, self._board, self._settings, self._generations, self._wake_up
+            self._presence, self._board, self._settings, self._generations, wake_self
         )
         epochs.set_nudge(self._heartbeat.nudge)
         self._board.is_fenced = False
@@ -172,6 +167,7 @@ class Supervisor:
         self._guard.ensure()
         self._heartbeat.start()
         self._control = ControlChannel(self._presence.owner, self._settings.heartbeat_interval)
+        return True
 
     def _is_over(self) -> bool:
         if self._children.running:
@@ -256,9 +252,6 @@ class Supervisor:
     def _is_busy(self) -> bool:
         return any(self._board.task(slot) != NO_TASK for slot in self._generations)
 
-    def _wake_up(self) -> None:
-        os.kill(os.getpid(), signal.SIGCHLD)  # as a child would: the pipe becomes readable
-
     # -- messages and signals ------------------------------------------------------------------
 
     def _obey(self, message: str) -> None:
@@ -268,9 +261,9 @@ class Supervisor:
             self._heartbeat.nudge()
 
     def _heed_signals(self) -> None:
-        graceful, soon = self._signals.graceful, self._signals.soon
-        if not graceful + soon:
+        if not self._signals.is_asked_to_stop:
             return
+        graceful, soon = self._signals.graceful, self._signals.soon
         if not self._is_stopping:
             self._is_stopping = True
             emit("worker.stopping", owner=self._presence.owner)
@@ -349,11 +342,16 @@ class Supervisor:
 
     # -- the epoch -----------------------------------------------------------------------------
 
-    def _await_epoch(self) -> None:
-        """Nothing can be cleaned or claimed before Redis has the present locks."""
+    def _await_epoch(self) -> bool:
+        """Nothing can be cleaned or claimed before Redis has the present locks. False if the worker
+        is asked to stop first.
+        """
         while not self._has_epoch():
+            if self._signals.is_asked_to_stop:
+                return False
             self._heartbeat.nudge()
-            self._sleep(_EPOCH_DELAY)
+            self._signals.wait(_EPOCH_DELAY)
+        return True
 
     def _has_epoch(self) -> bool:
         if self._heartbeat.must_rebuild:
@@ -427,7 +425,7 @@ class Supervisor:
         while self._children.running:
             self._board.kill_groups()
             self._children.reap()
-            self._sleep(0.05)
+            self._signals.wait(0.05)
         self._stops.clear()
         self._leftovers.clear()
         old = self._presence
@@ -442,13 +440,9 @@ class Supervisor:
                 if delay < 0.2:
                     emit("worker.unavailable", what="database", error=error)
                 connections.close_all()
-            if self._signals.graceful + self._signals.soon:
+            if self._signals.is_asked_to_stop:
                 self._is_stopping = self._is_shut_out = True
                 return
-            self._sleep(delay)
+            self._signals.wait(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
         recovery.clean_incarnation(old.status, "it fenced itself")
-
-    def _sleep(self, seconds: float) -> None:
-        select.select([self._signals.descriptor], [], [], seconds)
-        self._signals.drain()

@@ -95,6 +95,7 @@ def test_programs_that_a_canceled_task_has_started_are_stopped_too(
 def test_L26_a_lost_message_is_made_up_for_by_the_next_beat(
     worker: Worker, locks: LockManager
 ) -> None:
+    """L26: the message of a cancel is lost."""
     task = dispatch(tasks.record, ["victim", 60.0], exclusive=["r"])
     begun(task)
     Task.objects.filter(pk=task.pk).update(state=State.CANCELING)  # and no message at all
@@ -166,7 +167,7 @@ def test_deleting_a_waiting_task_takes_it_out_of_the_queue(
 def test_L23_a_cancel_after_sigterm_still_stops_the_task(
     worker: Worker, locks: LockManager
 ) -> None:
-    """The worker would wait for it for ever."""
+    """L23: the worker, asked to stop, would wait for the task for ever."""
     task = dispatch(tasks.stubborn, ["victim", 60.0], exclusive=["r"])
     begun(task)
     worker.send(signal.SIGTERM)
@@ -214,6 +215,7 @@ def test_L26_cancels_that_race_with_the_loss_of_the_executor_leave_nothing_behin
 def test_L6_cancels_in_the_instant_of_the_start_leave_nothing_behind(
     worker: Worker, locks: LockManager
 ) -> None:
+    """L6: a waiting task is canceled that a worker is just acquiring."""
     for number in range(40):
         task = dispatch(tasks.record, ["victim", 0.02], exclusive=["r"])
         time.sleep(number % 8 * 0.001)  # somewhere between the grant and the end

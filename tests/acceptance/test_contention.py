@@ -154,6 +154,7 @@ def test_bodies_of_every_kind_end_as_they_should(worker: Worker, locks: LockMana
 def test_L19_a_nested_immediate_task_leaves_its_parents_hold_intact(
     worker: Worker, locks: LockManager, tmp_path: Path
 ) -> None:
+    """L19: a task dispatches an immediate one on the shared resource that it holds."""
     parent = dispatch(tasks.nested, ["parent", ["r"]], shared=["r"])
     parent = wait_for_state(parent, State.COMPLETED)
     child = parent.child_tasks.get()

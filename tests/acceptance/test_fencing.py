@@ -75,6 +75,7 @@ class TestFrozenWorker:
     def test_L27_its_late_outcome_and_release_are_refused(
         self, frozen: tuple[Worker, Task, Frozen], locks: LockManager, tmp_path: Path
     ) -> None:
+        """L27: a process that was declared missing finishes late."""
         worker, task, processes = frozen
         successor = dispatch(tasks.until, [str(tmp_path / "heir")], exclusive=["r"])
         wait_until((tmp_path / "heir.began").exists)

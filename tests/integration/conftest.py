@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import pytest
 from pytest_django import Settings
 
-from django_task_locks import epochs, presence, rebuilding
+from django_task_locks import dispatch, epochs, presence, rebuilding
 from django_task_locks.connections import get_lock_manager
-from django_task_locks.locks import LockManager
+from django_task_locks.locks import LockManager, LockRequest
+from django_task_locks.locks.requests import Claimant
 from tests.factories import AppStatusFactory
 from tests.integration.by_hand import HandWorker
 from tests.support.servers import ValkeyServer
+from tests.testapp import tasks
 
 PASSWORD = "swordfish"
 
@@ -62,3 +64,21 @@ def dead(locks: LockManager) -> HandWorker:
 def alive(locks: LockManager) -> HandWorker:
     """A worker that has just beaten."""
     return HandWorker(locks)
+
+
+@pytest.fixture
+def lost(locks: LockManager) -> HandWorker:
+    """A missing worker with a task that fails, one that is handed back, one that never started,
+    and a hold."""
+    worker = HandWorker(locks, AppStatusFactory.create(stale=True))
+    dispatch(tasks.record, exclusive="a")
+    worker.run()
+    worker.next_slot()
+    dispatch(tasks.record, exclusive="b", on_worker_loss="requeue", max_attempts=2)
+    worker.run()
+    worker.next_slot()
+    dispatch(tasks.record, exclusive="c")
+    worker.claim()
+    claimant = Claimant(owner=worker.owner, ttl=4)
+    locks.request(LockRequest(id="hold", exclusive=("d",), claimant=claimant))
+    return worker

@@ -2,8 +2,12 @@
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
 from typing import Any
 
@@ -13,71 +17,39 @@ from django.db import connection
 
 from django_task_locks import dispatch
 from django_task_locks.ids import uuid7
-from django_task_locks.locks import LockManager, LockRequest
-from django_task_locks.locks.requests import Claimant
+from django_task_locks.locks import LockManager
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.states import State
 from tests.factories import AppStatusFactory, TaskFactory
 from tests.integration.by_hand import HandWorker
+from tests.integration.cleaning import everything, report, run, steps
 from tests.integration.conftest import PASSWORD
-from tests.locks.snapshot import snapshot
-from tests.support.processes import refreshed
+from tests.support.processes import refreshed, wait_until
 from tests.support.redis_state import leftovers
+from tests.support.servers import ValkeyServer
 from tests.testapp import tasks
 
-
-def run(*arguments: str) -> str:
-    output = StringIO()
-    call_command("cleanup_locks", *arguments, stdout=output)
-    return output.getvalue()
-
-
-def steps(*arguments: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(run("--format", "json", *arguments))
-    return found
-
-
-def what(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """The steps, whether they are planned ("release") or done ("released")."""
-    return [(step["kind"], step["subject"], step["action"].removesuffix("d")) for step in found]
-
-
-def everything(locks: LockManager) -> tuple[Any, Any, Any]:
-    """All rows and all keys, but for the notes about what was seen without a record."""
-    keys = snapshot(locks.client, locks.keys.prefix)
-    keys.pop(locks.keys.suspects, None)
-    return list(Task.objects.values().order_by("pk")), list(AppStatus.objects.values()), keys
-
-
-@pytest.fixture
-def lost(locks: LockManager) -> HandWorker:
-    """A missing worker with a task that fails, one that is handed back, one that never started,
-    and a hold."""
-    worker = HandWorker(locks, AppStatusFactory.create(stale=True))
-    dispatch(tasks.record, exclusive="a")
-    worker.run()
-    worker.next_slot()
-    dispatch(tasks.record, exclusive="b", on_worker_loss="requeue", max_attempts=2)
-    worker.run()
-    worker.next_slot()
-    dispatch(tasks.record, exclusive="c")
-    worker.claim()
-    claimant = Claimant(owner=worker.owner, ttl=4)
-    locks.request(LockRequest(id="hold", exclusive=("d",), claimant=claimant))
-    return worker
+MISSING = "Worker has gone missing."
 
 
 @pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
 def test_nothing_to_do(locks: LockManager, dry_run: list[str]) -> None:
     assert run(*dry_run) == "Nothing to clean up.\n"
-    assert steps(*dry_run) == []
+    assert report(*dry_run) == {
+        "dry_run": bool(dry_run),
+        "failed": 0,
+        "classes": [],
+        "steps": [],
+        "pending": [],
+    }
 
 
 def test_table_names_each_step_and_counts_them(locks: LockManager, lost: HandWorker) -> None:
     failing, retried, claimed = Task.objects.order_by("pk")
 
-    *lines, summary = run().splitlines()
+    table, classes, summary = (part.splitlines() for part in run().split("\n\n"))
 
+    lines = table
     assert lines[0].split() == ["KIND", "SUBJECT", "STATUS", "ACTION", "REASON"]
     column = lines[0].index("STATUS")
     assert {line[column:].split()[0] for line in lines[1:]} == {"done"}
@@ -87,7 +59,16 @@ def test_table_names_each_step_and_counts_them(locks: LockManager, lost: HandWor
     for subject in (failing.pk, retried.pk, claimed.pk, "hold"):
         assert str(subject) in text
     assert not any(line.endswith(" ") for line in lines)
-    assert summary == "1 process, 2 task, 3 request found; 0 failed."
+    assert [line.split()[:2] for line in classes[1:]] == [
+        ["1", "process"],
+        ["1", "task"],
+        ["1", "task"],
+        ["2", "request"],
+        ["1", "request"],
+    ]
+    assert "record as failed" in classes[2]
+    assert MISSING in classes[2]
+    assert summary == ["1 process, 2 task, 3 request found; 0 failed."]
 
 
 def test_json_names_each_step(locks: LockManager, lost: HandWorker) -> None:
@@ -99,9 +80,9 @@ def test_json_names_each_step(locks: LockManager, lost: HandWorker) -> None:
         (lost.owner, "declare missing, clean, remove"),
         (failing, "record as failed"),
         (retried, "hand back to the queue"),
-        (retried, "requeued"),
-        (claimed, "requeued"),
-        ("hold", "released"),
+        (retried, "requeue"),
+        (claimed, "requeue"),
+        ("hold", "release"),
     }
     assert {(step["status"], step["error"], step["owner"]) for step in found} == {
         ("done", "", lost.owner)
@@ -117,41 +98,24 @@ def test_run_does_what_it_says(locks: LockManager, lost: HandWorker) -> None:
     assert run() == "Nothing to clean up.\n"
 
 
-class TestDryRun:
-    def test_changes_nothing(self, locks: LockManager, lost: HandWorker) -> None:
-        TaskFactory.create(exclusive=["unsent"])
-        TaskFactory.create(state=State.RUNNING)
-        claimant = Claimant(owner="orphan@1", ttl=4)
-        locks.request(LockRequest(id="orphaned", exclusive=("e",), claimant=claimant))
-        before = everything(locks)
+@pytest.mark.parametrize(
+    ("arguments", "accepted"),
+    [
+        (["--task", "seven"], "--task 'seven': the id of a task, a UUID, is accepted"),
+        (["--resource", ""], "--resource '': "),
+        (["--watch", "0"], "--watch '0': seconds above 0 are accepted, up to 86400"),
+        (["--watch", "soon"], "--watch 'soon': seconds"),
+    ],
+)
+def test_odd_values_are_refused(
+    arguments: list[str], accepted: str, locks: LockManager, lost: HandWorker
+) -> None:
+    before = everything(locks)
+    with pytest.raises(CommandError) as caught:
+        run(*arguments)
 
-        run("--dry-run")
-        steps("--dry-run")
-
-        assert everything(locks) == before
-
-    def test_says_what_a_run_then_does(self, locks: LockManager, lost: HandWorker) -> None:
-        TaskFactory.create(exclusive=["unsent"])
-        planned = steps("--dry-run")
-
-        done = steps()
-
-        assert what(planned) == what(done)
-        assert {step["status"] for step in planned} == {"planned"}
-        assert {step["status"] for step in done} == {"done"}
-
-    def test_says_what_it_waits_for(self, locks: LockManager) -> None:
-        claimant = Claimant(owner="orphan@1", ttl=60)
-        locks.request(LockRequest(id="orphaned", exclusive=("e",), claimant=claimant))
-
-        (step,) = steps("--dry-run")
-
-        assert (step["subject"], step["reason"]) == ("orphan@1", "no record of this process")
-        assert step["action"] == "wait 60 s and look again"
-        assert steps() == []
-
-    def test_tells_that_it_is_one(self, locks: LockManager, lost: HandWorker) -> None:
-        assert run("--dry-run").splitlines()[-1].endswith("would be cleaned; 0 failed.")
+    assert str(caught.value).startswith(accepted)
+    assert everything(locks) == before
 
 
 def test_owner_alone_is_cleaned(locks: LockManager, lost: HandWorker) -> None:
@@ -202,6 +166,53 @@ def test_redis_that_is_away_is_told_without_the_password(no_redis: str) -> None:
         run()
 
     assert PASSWORD not in str(caught.value)
+
+
+class TestWatch:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_it_goes_on_until_a_signal_and_ends_well(
+        self, locks: LockManager, lost: HandWorker, number: int
+    ) -> None:
+        with started("--watch", "0.1", "--format", "json") as process:
+            assert json.loads(process.stdout.readline())["steps"] != []
+            assert json.loads(process.stdout.readline())["steps"] == []
+            later = TaskFactory.create()
+            wait_until(lambda: locks.inspect_request(str(later.pk)))
+            process.send_signal(number)
+            rest, errors = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert all(json.loads(line)["failed"] == 0 for line in rest.splitlines())
+        assert "Traceback" not in errors
+
+    def test_an_outage_does_not_end_it(
+        self, locks: LockManager, server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TEST_REDIS_URL", server.url)
+        with started("--watch", "0.1") as process:
+            assert process.stdout.readline() == "Nothing to clean up.\n"
+            server.stop()
+            assert "is unavailable" in process.stderr.readline()
+            server.start()
+            while process.stderr in select.select([process.stderr], [], [], 2)[0]:
+                process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=20)
+        assert process.returncode == 0, "that of the last round"
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[Any]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "django", "cleanup_locks", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def program(**environment: str) -> "subprocess.CompletedProcess[str]":

@@ -332,6 +332,7 @@ class TestSetUp:
     def test_L9_receiver_that_raises_leaves_nothing(
         self, locks: LockManager, immediate: Immediate, function: Any
     ) -> None:
+        """L9: setting up an immediate run raises."""
         with refusing(), pytest.raises(ValueError, match="refused by a receiver"):
             immediate(function, exclusive="a")
 

@@ -67,6 +67,8 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 @pytest.mark.parametrize("times", [1, 2, 5])
 @pytest.mark.parametrize("signal", [pre_save, post_save], ids=["before the row", "after the row"])
 def test_L24_canceled_between_grant_and_return(locks: LockManager, signal: Any, times: int) -> None:
+    """L24: `adispatch` is canceled by asyncio between grant and return."""
+
     async def main() -> None:
         gate = Gate()
         async with gate.on(signal):

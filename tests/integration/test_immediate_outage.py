@@ -70,6 +70,8 @@ def test_L8_outcome_stands_and_the_release_follows_when_redis_is_back(
     result: Any,
     text: str,
 ) -> None:
+    """L8: an error of Redis at the release of an immediate task."""
+
     def body() -> int:
         lasting.kill()
         return end()

@@ -88,6 +88,7 @@ class TestCommit:
 
 class TestRollback:
     def test_L25_rollback_releases_at_once(self, locks: LockManager) -> None:
+        """L25: the transaction around an immediate task rolls back."""
         with rolled_back():
             task = immediate(tasks.write_book, "Emma")
             assert is_held(locks)

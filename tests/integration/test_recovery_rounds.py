@@ -98,6 +98,7 @@ class TestTransaction:
         return dead_worker(locks).run()
 
     def test_L28_round_comes_after_the_commit(self, locks: LockManager, task: Task) -> None:
+        """L28: clean-up runs inside a transaction, which may roll back."""
         before = snapshot(locks.client, locks.keys.prefix)
 
         with transaction.atomic():

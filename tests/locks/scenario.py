@@ -295,6 +295,28 @@ def a_value_of_somebody_else_is_named(locks: LockManager, control: AnyClient) ->
     locks.release("a")
 
 
+def what_lost_its_registry_or_its_request_is_found(locks: LockManager, control: AnyClient) -> None:
+    locks.request(hold("a", "r"))
+    control.delete(locks.keys.owner(WEB.owner))
+    assert locks.slots(WEB.owner) == {}
+    assert locks.suspected(WEB.owner) == 0
+    assert scanned(locks, "requests") == [("a", WEB.owner, "held")]
+    assert scanned(locks, "locks") == []
+
+    control.delete(locks.keys.request("a"))
+
+    assert scanned(locks, "locks") == [("r", "holder", "a")]
+    assert locks.free("r", "a") == Ended("done")
+
+
+def scanned(locks: LockManager, what: str) -> list[tuple[str, str, str]]:
+    cursor, found = locks.scan(what, "0", 100)
+    while cursor != "0":
+        cursor, more = locks.scan(what, cursor, 100)
+        found += more
+    return sorted(set(found))
+
+
 def any_name_will_do(locks: LockManager, control: AnyClient) -> None:
     for name in ODD_NAMES:
         assert locks.request(task("a", name)) == Grant("a", None)
@@ -321,5 +343,6 @@ STEPS: list[Callable[[LockManager, AnyClient], None]] = [
     a_slot_is_given_to_a_successor,
     one_process_leads,
     a_value_of_somebody_else_is_named,
+    what_lost_its_registry_or_its_request_is_found,
     any_name_will_do,
 ]

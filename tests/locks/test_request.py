@@ -227,6 +227,7 @@ class TestRepeated:
     def test_L20_a_grant_is_answered_as_granted_again(
         self, manager: LockManager, stored: Picture, keys: Keys, request_: LockRequest
     ) -> None:
+        """L20: the reply to a grant is lost and the client sends it again."""
         reply = manager.request(request_)
         before = stored()
         assert isinstance(reply, Grant)
@@ -431,6 +432,7 @@ class TestOneProcessTwice:
     def test_L16_a_resource_shared_twice_by_one_process_counts_for_each_request(
         self, manager: LockManager
     ) -> None:
+        """L16: one process holds the same shared resource twice."""
         manager.request(hold("a", shared=["r"]))
         manager.request(hold("b", shared=["r"]))
         manager.request(task("writer", "r"))

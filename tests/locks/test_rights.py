@@ -14,7 +14,7 @@ from tests.support.rights import COMMANDS, IN_CLUSTER, minimal_rights, simple_ri
 from tests.support.services import Services
 
 # What the tests themselves send.
-OF_TESTS = {"config|resetstat", "flushall", "info", "lrange", "scan", "script|flush"}
+OF_TESTS = {"config|resetstat", "flushall", "info", "lrange", "script|flush"}
 # What a client sends when it connects; a server that refuses it is served all the same.
 OF_CLIENTS = {"auth", "client|maint_notifications", "client|setinfo", "hello"}
 

@@ -38,6 +38,8 @@ CALLS: dict[str, Call[Any]] = {
         protocol.close_owner("owner"),
         protocol.forget_owner("owner"),
         protocol.forget_entry("a", "owner"),
+        protocol.free("r", "a"),
+        protocol.scan("requests", "0", 1),
         protocol.suspect("owner"),
         protocol.watch("a"),
         protocol.inspect_request("a"),

@@ -4,8 +4,9 @@ from django_task_locks.locks.keys import Keys
 
 # Each is needed, and no other: tests/locks/test_rights.py.
 COMMANDS = """
-    blmove blpop bzpopmin del eval evalsha exists expire get hdel hexists hget hgetall hincrby
-    hkeys hset hsetnx incr info ltrim mget mset msetnx pexpire pttl rpush sadd scard sdiff set
+    blmove blpop bzpopmin del eval evalsha exists expire get hdel hexists hget hgetall
+    hincrby hkeys hset hsetnx incr info ltrim mget mset msetnx pexpire pttl rpush sadd
+    scan scard sdiff set
     sismember smembers srandmember srem time type zadd zcard zrange zrangebyscore zrem
     zremrangebyscore zrevrange zscore
 """.split()  # noqa: SIM905

@@ -3,24 +3,35 @@
 import sys
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
 from django_task_locks.abilities import abilities_from, own_abilities
-from django_task_locks.exceptions import InvalidTask
+from django_task_locks.exceptions import DatabaseUnavailable, InvalidTask
 from django_task_locks.locks.requests import validated_queue
-from django_task_locks.management.base import DatabaseCommand
 from django_task_locks.presence import default_name
 from django_task_locks.worker import reloading
 from django_task_locks.worker.executor import Orders
 from django_task_locks.worker.output import log_to_terminal
-from django_task_locks.worker.supervisor import CannotStart, Options, Supervisor
+from django_task_locks.worker.starting import CannotStart, is_away
+from django_task_locks.worker.supervisor import Options, Supervisor
 
 
-class Command(DatabaseCommand):
+class Command(BaseCommand):
     help = (
         "Runs tasks until SIGTERM or SIGHUP (finishes what runs) or SIGINT (gives it "
-        "TASK_LOCKS['shutdown_grace'] seconds, then aborts it)."
+        "TASK_LOCKS['shutdown_grace'] seconds, then aborts it). Waits for Redis and the database "
+        "while they are away."
     )
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            BaseCommand.check(self, *args, **kwargs)
+        except DatabaseError as error:
+            if not is_away(error):
+                raise CommandError(str(DatabaseUnavailable(error))) from None
+            # Some check of the project asks the database, for which a worker waits; ours do not.
+            BaseCommand.check(self, tags=["django_task_locks"])
 
     def create_parser(self, *args: Any, **kwargs: Any) -> CommandParser:
         # Every command has a --version, which tells Django's; here it tells what tasks may need.
