@@ -87,6 +87,7 @@ class Heartbeat:
         if self._thread is None:
             return
         self._stopped.set()
+        self._nudged.set()
         self._thread.join(self._limit + 1.0)
         if self._thread.is_alive():
             self._stopped.clear()
@@ -97,6 +98,7 @@ class Heartbeat:
         """Leaves the thread to itself, for good: it changes nothing any more."""
         self.is_lost = True
         self._stopped.set()
+        self._nudged.set()
         self._thread = None
 
     def _run(self) -> None:

@@ -10,6 +10,7 @@ from redis import Redis
 from django_task_locks.locks import protocol, scripts
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call
+from django_task_locks.locks.requests import Lane
 from tests.locks.conftest import PREFIX
 from tests.locks.support import WORKER, hold, task
 
@@ -42,6 +43,11 @@ CALLS: dict[str, Call[Any]] = {
         protocol.scan("requests", "0", 1),
         protocol.suspect("owner"),
         protocol.watch("a"),
+        protocol.look(),
+        protocol.begin_rebuild(1, "-1:"),
+        protocol.restore(task("a"), Lane(), None, 1),
+        protocol.sweep("owner", []),
+        protocol.open_epoch("1:"),
         protocol.inspect_request("a"),
         protocol.inspect_resource("r"),
     )
@@ -90,7 +96,7 @@ def test_every_include_is_included() -> None:
     included = {
         part for name in FILES for part in re.findall(r"--@include (\w+)", scripts.read(name))
     }
-    assert included == set(INCLUDES)
+    assert included == set(INCLUDES) - {"_epoch"}, "this one comes before every operation"
 
 
 def test_an_include_comes_in_once() -> None:
@@ -160,8 +166,10 @@ def test_a_request_sends_its_resources_last_and_counts_the_exclusive_ones() -> N
 class TestBody:
     def test_no_key_is_spelt(self, name: str) -> None:
         """Families end in a colon, what stands alone would be the first argument of a command."""
-        assert not {text for text in literals(name) if re.search("[:/{}]", text)} - {"generation:"}
-        assert not re.findall(r"redis\.p?call\('\w+', '\w+'", code(name))
+        spelt = {text for text in literals(name) if re.search("[:/{}]", text)}
+        spelt = {text for text in spelt if "%x+" not in text and "%d+" not in text}  # patterns
+        assert not spelt - {"generation:", ":", ":(.*)$"}
+        assert not re.findall(r"redis\.p?call\('(?!INFO)\w+', '\w+'", code(name))
 
     def test_no_number_is_turned_into_text_by_lua(self, name: str) -> None:
         """tostring and .. keep 14 digits; scores and tokens have more."""
@@ -169,7 +177,7 @@ class TestBody:
 
     def test_nothing_of_any_length_is_unpacked(self, name: str) -> None:
         """unpack fails near 8,000 values."""
-        allowed = {"list, first", "keys, first", "FIELDS", "ARGV, 5", "ARGV, 7", "fields_of"}
+        allowed = {"list, first", "keys, first", "FIELDS", "ARGV, 2", "ARGV, 5", "ARGV, 7"}
         if name in QUICK:
             assert "1700 then break" in code(name)
             return
