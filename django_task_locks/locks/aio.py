@@ -9,6 +9,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, ReadOnlyError
 
 from django_task_locks.locks import failures, protocol, scripts
+from django_task_locks.locks.channels import Command
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call, Commands
 from django_task_locks.locks.requests import (
@@ -26,7 +27,7 @@ from django_task_locks.locks.requests import (
     ResourceInfo,
     Waiting,
 )
-from django_task_locks.locks.transport import Command, Script
+from django_task_locks.locks.transport import Script
 
 R = TypeVar("R")
 

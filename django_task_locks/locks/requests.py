@@ -28,6 +28,8 @@ def validated_queue(queue: object) -> str:
 
 def validated_priority(priority: object) -> int:
     """Returns the priority; raises InvalidTask unless it is a whole number from -100 to 100."""
+    if type(priority) is int and MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        return priority
     if (
         not isinstance(priority, int)
         or isinstance(priority, bool)
