@@ -146,7 +146,8 @@ class SocketChannel(Channel):
         if isinstance(reply, RedisError):
             raise reply
         if type(reply) is _Push:
-            self.connection._parser.handle_push_response(reply)
+            # redis-py listens where the version knows of pushes
+            getattr(self.connection._parser, "handle_push_response", _ignore)(reply)
             return self._read()
         return reply
 
@@ -162,6 +163,10 @@ def _is_usual(connection: Any) -> bool:
         and isinstance(connection._parser, DefaultParser)
         and not connection.health_check_interval
     )
+
+
+def _ignore(push: object) -> None:
+    pass
 
 
 def _pack_all(commands: Sequence[Command]) -> bytes:
