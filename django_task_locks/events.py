@@ -29,6 +29,9 @@ EVENTS = {
     "task.not_sent": Event(
         WARNING, "dispatched, but its request could not be sent; clean-up sends it later"
     ),
+    "tasks.not_sent": Event(
+        WARNING, "dispatched, but their requests could not be sent; clean-up sends them later"
+    ),
     "task.not_recorded": Event(WARNING, "outcome could not be stored; it is repeated"),
     "task.late": Event(
         WARNING, "outcome refused: the task was taken from this process in the meantime"

@@ -1,5 +1,7 @@
 """Sends the request of a waiting task to the lock manager."""
 
+from collections.abc import Iterator, Sequence
+
 from django.db import transaction
 
 from django_task_locks.connections import get_lock_manager
@@ -7,6 +9,10 @@ from django_task_locks.events import emit
 from django_task_locks.exceptions import TaskLocksError
 from django_task_locks.models import Task
 from django_task_locks.orders import lock_request
+
+# of one round trip
+_MOST_REQUESTS = 200
+_MOST_RESOURCES = 2_000
 
 
 def send_request(task: Task) -> None:
@@ -30,3 +36,32 @@ def send_or_warn(task: Task) -> None:
         send_request(task)
     except TaskLocksError as error:  # a foreign value in the way, too: clean-up tries it again
         emit("task.not_sent", task=task.pk, name=task.name, error=error)
+
+
+def send_many_or_warn(tasks: Sequence[Task]) -> None:
+    """As `send_or_warn` for each of them in this order, in few round trips."""
+    sent = 0
+    for batch in _batches(tasks):
+        try:
+            outcomes = get_lock_manager().request_many([lock_request(task) for task in batch])
+        except TaskLocksError as error:
+            emit("tasks.not_sent", count=len(tasks) - sent, first=batch[0].pk, error=error)
+            return
+        sent += len(batch)
+        for task, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, TaskLocksError):
+                emit("task.not_sent", task=task.pk, name=task.name, error=outcome)
+
+
+def _batches(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """As many as keep the server for a few milliseconds."""
+    batch: list[Task] = []
+    size = 0
+    for task in tasks:
+        batch.append(task)
+        size += 1 + len(task.exclusive) + len(task.shared)
+        if len(batch) == _MOST_REQUESTS or size >= _MOST_RESOURCES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

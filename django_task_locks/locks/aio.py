@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, ReadOnlyError
 
+from django_task_locks.exceptions import TaskLocksError
 from django_task_locks.locks import failures, protocol, scripts
 from django_task_locks.locks.channels import Command
 from django_task_locks.locks.keys import Keys
@@ -60,6 +61,25 @@ class AsyncLockManager:
 
     async def request(self, request: LockRequest) -> Grant | Waiting | Due:
         return await self._run(protocol.request(request))
+
+    async def request_many(
+        self, requests: Sequence[LockRequest]
+    ) -> list[Grant | Waiting | Due | TaskLocksError]:
+        calls = [protocol.request(request) for request in requests]
+        if not calls:
+            return []
+        script = self._scripts["request"]
+        commands = [script.by_digest(call.arguments) for call in calls]
+        try:
+            try:
+                replies = await self._replies(commands)
+            except NoScriptError:
+                await self._reply(script.by_source(calls[0].arguments))
+                replies = await self._replies(commands)
+        except failures.ERRORS as error:
+            await self._refuse(error, "request")
+        outcomes = protocol.read_outcomes(calls, replies)
+        return outcomes
 
     async def try_request(self, request: LockRequest) -> Grant | Waiting | Due | Blocked:
         return await self._run(protocol.try_request(request))

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -117,6 +118,12 @@ class SocketChannel(Channel):
     def close(self) -> None:
         self._socket = None
         super().close()
+
+    def __del__(self) -> None:
+        # The connection is part of a cycle: the garbage collector may come by its socket first,
+        # which warns that nobody has closed it.
+        with suppress(Exception):
+            self.close()
 
     def _connect(self) -> bool:
         """Returns whether its socket can be used."""

@@ -9,6 +9,7 @@ from django_task_locks.exceptions import (
     InvalidTask,
     OwnerClosed,
     StaleSlot,
+    TaskLocksError,
 )
 from django_task_locks.locks.failures import raise_foreign
 from django_task_locks.locks.keys import Keys
@@ -75,6 +76,19 @@ def read_reply(call: Call[R], reply: Sequence[Any]) -> R:
     if words[0] in _REFUSALS:
         _raise_refusal(call, *words)
     return call.parse(words)
+
+
+def read_outcomes(
+    calls: Sequence[Call[R]], replies: Sequence[Sequence[Any]]
+) -> list[R | TaskLocksError]:
+    """As `read_reply` for each, with what it raises in its place."""
+    outcomes: list[R | TaskLocksError] = []
+    for call, reply in zip(calls, replies, strict=True):
+        try:
+            outcomes.append(read_reply(call, reply))
+        except TaskLocksError as error:
+            outcomes.append(error)
+    return outcomes
 
 
 _REFUSALS = frozenset({"foreign", "closed", "stale_slot"})

@@ -121,7 +121,8 @@ def test_a_second_interrupt_does_not_leave_the_answer_to_another(
         owning.known(["a"])
     assert owning.release("a") == Ended("done")
     assert owning.known(["a"]) == set()
-    connection.disconnect()
+    channel.connection = connection
+    channel.close()
 
 
 def test_a_burst_leaves_few_open(owning: LockManager, redis_client: Redis) -> None:
