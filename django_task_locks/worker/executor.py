@@ -209,7 +209,8 @@ class Executor:
         # In the same statement: is this worker still alive to the others? If not, they may have
         # handed the lock on before the row said that it runs here.
         me = AppStatus.objects.filter(pk=self._status.pk, missing_at=None)
-        task = self._tasks().annotate(is_ours=Exists(me)).filter(pk=id).first()
+        rows = self._tasks().annotate(is_ours=Exists(me)).filter(pk=id)
+        task = next(iter(rows), None)  # first() would sort them
         if task is None:
             return self._not_started(id, token)
         if not task.is_ours:  # type: ignore[attr-defined]

@@ -296,7 +296,6 @@ def a_value_of_somebody_else_is_named(locks: LockManager, control: AnyClient) ->
 
 
 def many_are_requested_at_once(locks: LockManager, control: AnyClient) -> None:
-    control.script_flush()
     lock = locks.keys.lock("s")
     control.rpush(lock, "not ours")
 
