@@ -16,7 +16,6 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, OperationalError, connections, router
-from django.db.models import Exists
 from django.db.utils import InterfaceError
 
 from django_task_locks import execution, moments, presence, releasing, retrying
@@ -33,10 +32,11 @@ from django_task_locks.exceptions import (
 from django_task_locks.execution import BodyFault, Interrupted, Outcome
 from django_task_locks.locks.requests import Claimed, Idle, Lane, Lanes
 from django_task_locks.managers import TaskQuerySet
-from django_task_locks.models import AppStatus, Task, described
+from django_task_locks.models import Task, described
 from django_task_locks.presence import Presence
 from django_task_locks.states import State
 from django_task_locks.worker.guard import NO_TASK, Board, now
+from django_task_locks.worker.loading import Loader
 from django_task_locks.worker.os_signals import ExecutorSignals, Woken, wake_parent
 from django_task_locks.worker.wear import Wear
 
@@ -89,6 +89,7 @@ class Executor:
         self._board = board
         self._orders = orders
         self._status = worker.status
+        self._loader = Loader(worker.status)
         presence.adopt(worker, slot=f"{slot}.{generation}")
         self._claimant = presence.present().claimant
         settings = get_settings()
@@ -208,12 +209,10 @@ class Executor:
     def _loaded(self, id: UUID, token: int) -> Task | None:
         # In the same statement: is this worker still alive to the others? If not, they may have
         # handed the lock on before the row said that it runs here.
-        me = AppStatus.objects.filter(pk=self._status.pk, missing_at=None)
-        rows = self._tasks().annotate(is_ours=Exists(me)).filter(pk=id)
-        task = next(iter(rows), None)  # first() would sort them
+        task, is_alive = self._loader.load(id)
         if task is None:
             return self._not_started(id, token)
-        if not task.is_ours:  # type: ignore[attr-defined]
+        if not is_alive:
             raise _ShutOut
         task.app_lock = self._status
         task.announce(State.WAITING)
