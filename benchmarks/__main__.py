@@ -9,7 +9,10 @@ from pathlib import Path
 from benchmarks.report import Report
 from benchmarks.venvs import DIRECTORY, UsageError
 
-SCENARIOS = {"locks": "benchmarks.locks.scenario"}
+SCENARIOS = {
+    "dispatch": "benchmarks.dispatch.scenario",
+    "locks": "benchmarks.locks.scenario",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from django_task_locks.bulk import adispatch_many, dispatch_many
     from django_task_locks.context import current_task
     from django_task_locks.dispatching import acancel_task, adispatch, cancel_task, dispatch
     from django_task_locks.holding import ahold, hold
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "acancel_task": "dispatching",
     "adispatch": "dispatching",
+    "adispatch_many": "bulk",
     "ahold": "holding",
     "cancel_task": "dispatching",
     "current_task": "context",
     "dispatch": "dispatching",
+    "dispatch_many": "bulk",
     "hold": "holding",
 }
 
@@ -25,10 +28,12 @@ __all__ = [
     "__version__",
     "acancel_task",
     "adispatch",
+    "adispatch_many",
     "ahold",
     "cancel_task",
     "current_task",
     "dispatch",
+    "dispatch_many",
     "hold",
 ]
 

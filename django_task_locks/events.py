@@ -30,6 +30,9 @@ EVENTS = {
         WARNING, "dispatched, but its request could not be sent; it is repeated"
     ),
     "task.sent_late": Event(INFO, "request sent after all"),
+    "tasks.not_sent": Event(
+        WARNING, "dispatched, but their requests could not be sent; they are repeated"
+    ),
     "task.not_recorded": Event(WARNING, "outcome could not be stored; it is repeated"),
     "task.late": Event(
         WARNING, "outcome refused: the task was taken from this process in the meantime"

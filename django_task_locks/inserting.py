@@ -38,7 +38,7 @@ def insert(task: Task, on_conflict: str) -> str:
             with transaction.atomic(using=alias):
                 if on_conflict == OnConflict.REPLACE and not task.is_final:
                     make_room(task, on_conflict)
-                _check_group(task, alias)
+                check_group(task, alias)
                 task.save(using=alias, force_insert=True)
                 return alias
         except IntegrityError as error:
@@ -83,7 +83,10 @@ def _rows(alias: str) -> TaskQuerySet:
     return Task.objects.using(alias)
 
 
-def _check_group(task: Task, alias: str) -> None:
+def check_group(task: Task, alias: str) -> None:
+    """Raises InvalidTask if the task's group has finished; it does not before the present
+    transaction has ended.
+    """
     if task.task_group_id is not None and not grouping.may_join(task.task_group_id, alias):
         raise InvalidTask(
             f"task_group {task.task_group!r} of {task.name} has finished, or is gone: a group "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from django.utils import timezone
@@ -24,6 +25,10 @@ from django_task_locks.models import Task, TaskGroup
 from django_task_locks.states import OnConflict, OnTimeout, OnWorkerLoss
 
 _TIME_LIMITS = (0.01, 31_536_000)
+# once, and not for each task: enumerations make a new list at each look
+_ON_WORKER_LOSS, _ON_CONFLICT, _ON_TIMEOUT = (
+    choices.values for choices in (OnWorkerLoss, OnConflict, OnTimeout)
+)
 
 
 def resolved(func: Any) -> tuple[str, Callable[..., Any]]:
@@ -124,10 +129,10 @@ class Order:
             raise InvalidTask(
                 f"immediate=False and deferred=False leave no way to run {name}: give one of them"
             )
-        if self.on_worker_loss not in OnWorkerLoss.values:
+        if self.on_worker_loss not in _ON_WORKER_LOSS:
             raise InvalidTask(
                 f"on_worker_loss {self.on_worker_loss!r} of {name}: "
-                f"{' or '.join(map(repr, OnWorkerLoss.values))} is accepted"
+                f"{' or '.join(map(repr, _ON_WORKER_LOSS))} is accepted"
             )
         attempts = self.max_attempts
         if (
@@ -165,10 +170,10 @@ class Order:
 
     def _check_unique_key(self, name: str) -> None:
         key = self.unique_key
-        if self.on_conflict not in OnConflict.values:
+        if self.on_conflict not in _ON_CONFLICT:
             raise InvalidTask(
                 f"on_conflict {self.on_conflict!r} of {name}: "
-                f"{', '.join(map(repr, OnConflict.values))} are accepted"
+                f"{', '.join(map(repr, _ON_CONFLICT))} are accepted"
             )
         if key is not None and (
             not isinstance(key, str) or not 1 <= len(key) <= 255 or payloads.problem(key)
@@ -177,10 +182,10 @@ class Order:
                 f"unique_key {key!r} of {name}: text of 1 to 255 characters that can be stored as "
                 "JSON, or None, is accepted"
             )
-        if self.on_timeout not in OnTimeout.values:
+        if self.on_timeout not in _ON_TIMEOUT:
             raise InvalidTask(
                 f"on_timeout {self.on_timeout!r} of {name}: "
-                f"{' or '.join(map(repr, OnTimeout.values))} is accepted"
+                f"{' or '.join(map(repr, _ON_TIMEOUT))} is accepted"
             )
         if self.on_timeout == OnTimeout.DEFER and not (self.immediate and self.deferred):
             raise InvalidTask(
@@ -207,8 +212,13 @@ def lock_request(task: Task, claimant: Claimant | None = None) -> LockRequest:
         exclusive=tuple(task.exclusive),
         shared=tuple(task.shared),
         priority=task.priority,
-        lane=Lane(queue=task.queue, versions=task.versions),
+        lane=_lane(task.queue, tuple(task.versions.items())),
         claimant=claimant,
         label=task.name,
         run_after=None if claimant else moments.unix(task.run_after),
     )
+
+
+@lru_cache(maxsize=100)
+def _lane(queue: str, versions: tuple[tuple[str, str], ...]) -> Lane:
+    return Lane(queue=queue, versions=dict(versions))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
+from functools import cached_property
 from typing import ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -37,7 +38,7 @@ LOOK_AGAIN = 0.5  # seconds to the next beat while the locks are being rebuilt
 _FIRST_BEAT_TIMEOUT = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Presence:
     """One incarnation of this process; an executor's is its worker's, with its slot."""
 
@@ -45,11 +46,11 @@ class Presence:
     lock_file: LockFile
     slot: str = ""
 
-    @property
+    @cached_property  # as `claimant`: each hold asks for it
     def owner(self) -> str:
         return self.status.owner
 
-    @property
+    @cached_property
     def claimant(self) -> Claimant:
         return Claimant(owner=self.owner, ttl=self.status.ttl.total_seconds(), slot=self.slot)
 

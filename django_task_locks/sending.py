@@ -1,5 +1,6 @@
 """Sends the request of a waiting task to the lock manager."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
@@ -13,6 +14,10 @@ from django_task_locks.exceptions import LockServiceUnavailable, TaskLocksError
 from django_task_locks.models import Task
 from django_task_locks.orders import lock_request
 from django_task_locks.states import State
+
+# of one round trip
+_MOST_REQUESTS = 200
+_MOST_RESOURCES = 2_000
 
 
 def send_request(task: Task) -> None:
@@ -68,3 +73,35 @@ class _Late:
 
     def send(self) -> None:
         send_late(self.task)
+
+
+def send_many_or_warn(tasks: Sequence[Task]) -> None:
+    """As `send_or_warn` for each of them in this order, in few round trips."""
+    sent = 0
+    for batch in _batches(tasks):
+        try:
+            outcomes = get_lock_manager().request_many([lock_request(task) for task in batch])
+        except TaskLocksError as error:
+            emit("tasks.not_sent", count=len(tasks) - sent, first=batch[0].pk, error=error)
+            if isinstance(error, LockServiceUnavailable):
+                for task in tasks[sent:]:
+                    releasing.postpone(_Late(task.pk))
+            return
+        sent += len(batch)
+        for task, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, TaskLocksError):
+                emit("task.not_sent", task=task.pk, name=task.name, error=outcome)
+
+
+def _batches(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """As many as keep the server for a few milliseconds."""
+    batch: list[Task] = []
+    size = 0
+    for task in tasks:
+        batch.append(task)
+        size += 1 + len(task.exclusive) + len(task.shared)
+        if len(batch) == _MOST_REQUESTS or size >= _MOST_RESOURCES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -8,8 +8,9 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, ReadOnlyError
 
-from django_task_locks.exceptions import EpochLost
+from django_task_locks.exceptions import EpochLost, TaskLocksError
 from django_task_locks.locks import failures, protocol, scripts
+from django_task_locks.locks.channels import Command
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call, Commands, EpochSource
 from django_task_locks.locks.requests import (
@@ -27,7 +28,7 @@ from django_task_locks.locks.requests import (
     ResourceInfo,
     Waiting,
 )
-from django_task_locks.locks.transport import Command, all_scripts
+from django_task_locks.locks.transport import all_scripts
 
 R = TypeVar("R")
 
@@ -60,6 +61,31 @@ class AsyncLockManager:
 
     async def request(self, request: LockRequest) -> Grant | Waiting | Due:
         return await self._run(protocol.request(request))
+
+    async def request_many(
+        self, requests: Sequence[LockRequest]
+    ) -> list[Grant | Waiting | Due | TaskLocksError]:
+        calls = [protocol.request(request) for request in requests]
+        if not calls:
+            return []
+        epoch = await self._epoch.avalue() if self._epoch else ""
+        script = self._scripts["request"]
+        commands = [script.by_digest(call.arguments, epoch) for call in calls]
+        try:
+            try:
+                try:
+                    replies = await self._replies(commands)
+                except NoScriptError:
+                    await self._reply(script.by_source(calls[0].arguments, epoch))
+                    replies = await self._replies(commands)
+            except failures.ERRORS as error:
+                await self._refuse(error, "request")
+            outcomes = protocol.read_outcomes(calls, replies)
+            return outcomes
+        except EpochLost:
+            if self._epoch is None or not await self._epoch.ais_out_of_date(epoch):
+                raise
+        return await self.request_many(requests)
 
     async def try_request(self, request: LockRequest) -> Grant | Waiting | Due | Blocked:
         return await self._run(protocol.try_request(request))

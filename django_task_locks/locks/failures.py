@@ -40,8 +40,9 @@ _UNAVAILABLE = (
     TryAgainError,
     RedisClusterException,  # no node of the cluster can be reached
 )
-# Replies by which a server says that it cannot serve now; redis-py has no class for these.
-_UNAVAILABLE_REPLIES = ("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED")
+# Replies by which a server says that it cannot serve now; redis-py, or an older one, has no class
+# for these.
+_UNAVAILABLE_REPLIES = ("BUSY", "MASTERDOWN", "MISCONF", "NOREPLICAS", "UNBLOCKED")
 
 
 def raise_foreign(key: str, operation: str) -> NoReturn:

@@ -5,9 +5,9 @@ from typing import Any, NoReturn, TypeVar
 
 from redis import Redis
 from redis.cluster import RedisCluster
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import NoScriptError, ReadOnlyError
 
-from django_task_locks.exceptions import EpochLost
+from django_task_locks.exceptions import EpochLost, TaskLocksError
 from django_task_locks.locks import failures, protocol, scripts
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call, Commands, EpochSource
@@ -85,6 +85,35 @@ class LockManager:
         A known id is answered with its present state.
         """
         return self._run(protocol.request(request))
+
+    def request_many(
+        self, requests: Sequence[LockRequest]
+    ) -> list[Grant | Waiting | Due | TaskLocksError]:
+        """`request` for each of them, in this order and in one round trip. What is raised there for
+        one of them alone stands in its place.
+        """
+        calls = [protocol.request(request) for request in requests]
+        if not calls:
+            return []
+        epoch = self._epoch.value() if self._epoch else ""
+        script = self.scripts["request"]
+        commands = [script.by_digest(call.arguments, epoch) for call in calls]
+        try:
+            try:
+                try:
+                    replies = self.transport.send(commands, epoch)
+                except NoScriptError:
+                    # which brings the script along
+                    self.transport.run(script, calls[0].arguments, epoch)
+                    replies = self.transport.send(commands, epoch)
+            except failures.ERRORS as error:
+                self._refuse(error, "request")
+            outcomes = protocol.read_outcomes(calls, replies)
+            return outcomes
+        except EpochLost:
+            if self._epoch is None or not self._epoch.is_out_of_date(epoch):
+                raise
+        return self.request_many(requests)
 
     def try_request(self, request: LockRequest) -> Grant | Waiting | Due | Blocked:
         """Grants all resources of the request now, or leaves nothing of it and names the blockers.

@@ -10,6 +10,7 @@ from django_task_locks.exceptions import (
     InvalidTask,
     OwnerClosed,
     StaleSlot,
+    TaskLocksError,
 )
 from django_task_locks.locks.failures import raise_foreign
 from django_task_locks.locks.keys import Keys
@@ -90,13 +91,27 @@ def text(value: Any) -> str:
 
 def read_reply(call: Call[R], reply: Sequence[Any]) -> R:
     """The parsed reply; raises what the script refused with."""
-    try:
-        words = [value.decode() if type(value) is bytes else str(value) for value in reply]
-    except UnicodeDecodeError:  # a foreign value is named in it
-        words = [text(value) for value in reply]
+    words = [value if type(value) is str else text(value) for value in reply]
     if words[0] in _REFUSALS:
         _raise_refusal(call, *words)
     return call.parse(words)
+
+
+def read_outcomes(
+    calls: Sequence[Call[R]], replies: Sequence[Sequence[Any]]
+) -> list[R | TaskLocksError]:
+    """As `read_reply` for each, with what it raises in its place; but EpochLost, which concerns all
+    of them, is raised.
+    """
+    outcomes: list[R | TaskLocksError] = []
+    for call, reply in zip(calls, replies, strict=True):
+        try:
+            outcomes.append(read_reply(call, reply))
+        except EpochLost:
+            raise
+        except TaskLocksError as error:
+            outcomes.append(error)
+    return outcomes
 
 
 _REFUSALS = frozenset({"foreign", "epoch", "closed", "stale_slot"})
@@ -178,9 +193,14 @@ def _present_state(request: LockRequest, reply: list[str]) -> Grant | Waiting | 
     return Grant(request.id, int(reply[1]) if reply[1] else None)
 
 
+_ENDED = Ended("done")  # and nobody waited for it, as mostly
+
+
 def _ended(reply: list[str]) -> Ended:
     if reply[0] in ("unknown", "refused"):
         return Ended(reply[0])
+    if reply[1:] == ["0"]:
+        return _ENDED
     return Ended("done", tuple(reply[2:]), has_more=reply[1] == "1")
 
 

@@ -28,6 +28,8 @@ def validated_queue(queue: object) -> str:
 
 def validated_priority(priority: object) -> int:
     """Returns the priority; raises InvalidTask unless it is a whole number from -100 to 100."""
+    if type(priority) is int and MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        return priority
     if (
         not isinstance(priority, int)
         or isinstance(priority, bool)
@@ -69,22 +71,20 @@ class Lane:
 
     queue: str = "default"
     versions: Mapping[str, str] = field(default_factory=dict)
+    name: str = field(init=False, compare=False)
+    description: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         validated_queue(self.queue)
+        versions = json.dumps(dict(self.versions), sort_keys=True)
+        queue = json.dumps(self.queue)
+        object.__setattr__(
+            self, "name", f"{self.queue} {versions}" if self.versions else self.queue
+        )
+        object.__setattr__(self, "description", f'{{"queue": {queue}, "versions": {versions}}}')
 
     def __hash__(self) -> int:
         return hash(self.name)  # versions may be a dict
-
-    @property
-    def name(self) -> str:
-        if not self.versions:
-            return self.queue
-        return f"{self.queue} {json.dumps(self.versions, sort_keys=True)}"
-
-    @property
-    def description(self) -> str:
-        return json.dumps({"queue": self.queue, "versions": dict(self.versions)}, sort_keys=True)
 
     @classmethod
     def from_description(cls, description: str) -> "Lane":

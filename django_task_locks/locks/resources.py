@@ -1,6 +1,6 @@
 """Objects to resource names. A name is text of 1 to 1,024 bytes in UTF-8, any characters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from inspect import ismethod
 from typing import Any
 
@@ -47,7 +47,7 @@ def resource_names(values: Any) -> tuple[str, ...]:
     """
     if values is None:
         return ()
-    if type(values) is tuple and _are_plain(values):
+    if type(values) is tuple and (not values or _are_plain(values)):
         return values
     is_one = isinstance(values, str) or (hasattr(values, "_meta") and hasattr(values, "_state"))
     if is_one or _naming_method(values) is not None:
@@ -61,7 +61,7 @@ def resource_names(values: Any) -> tuple[str, ...]:
 
 
 def normalized(
-    exclusive: Iterable[str], shared: Iterable[str]
+    exclusive: Collection[str], shared: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Both lists sorted and without duplicates; a name in both modes is exclusive.
 
@@ -75,7 +75,12 @@ def normalized(
             f"{count} resources in one request: at most {MAX_RESOURCES:,} are accepted; "
             "lock something coarser that stands for all of them"
         )
-    return tuple(sorted(only_exclusive)), tuple(sorted(only_shared))
+    return _ascending(exclusive, only_exclusive), _ascending(shared, only_shared)
+
+
+def _ascending(names: Collection[str], unique: set[str]) -> tuple[str, ...]:
+    # names are mostly in order already, a set never is
+    return tuple(sorted(names if len(names) == len(unique) else unique))
 
 
 def _naming_method(value: Any) -> Callable[[], Any] | None:
@@ -88,10 +93,12 @@ def _naming_method(value: Any) -> Callable[[], Any] | None:
 
 def _are_plain(values: tuple[Any, ...]) -> bool:
     """Whether these are names of the usual kind, found out for all of them at once."""
-    if set(map(type, values)) != {str}:
-        return not values
-    sizes = set(map(len, values))
-    return min(sizes) > 0 and max(sizes) <= MAX_NAME_BYTES and "".join(values).isascii()
+    if set(map(type, values)) != {str} or "" in values:
+        return False
+    together = "".join(values)
+    return together.isascii() and (
+        len(together) <= MAX_NAME_BYTES or max(map(len, values)) <= MAX_NAME_BYTES
+    )
 
 
 def _checked(name: str, value: Any) -> str:

@@ -6,37 +6,22 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import sha1
-from importlib import import_module
 from threading import Lock
 from typing import Any, TypeVar
 
 from redis import Redis
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
-from redis.exceptions import (
-    ConnectionError,
-    NoScriptError,
-    ResponseError,
-    TimeoutError,
-)
-from redis.sentinel import SentinelManagedConnection
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 from redis.utils import str_if_bytes
 
 from django_task_locks.locks import scripts
+from django_task_locks.locks.channels import Channel, Command, SocketChannel
 from django_task_locks.locks.failures import OtherServer
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Argument
 
-# hiredis at once, where it is there: redis-py looks at each argument once more
-pack: Callable[[Any], bytes] | None
-try:
-    pack = import_module("hiredis").pack_command
-except ImportError:
-    pack = None
-
 T = TypeVar("T")
-
-Command = tuple[Argument, ...]
 
 _RUN_ID = re.compile(r"^run_id:([0-9a-f]+)", re.MULTILINE)
 _MOST_IDLE = 32  # a burst of threads leaves no more connections open
@@ -105,46 +90,54 @@ class Transport(ABC):
         """A new connection for the caller alone to the server that has this key, not yet open."""
 
 
+def _ask(channel: Channel, command: Command) -> Any:
+    return channel.ask(command)
+
+
+def _ask_all(channel: Channel, commands: Sequence[Command]) -> list[Any]:
+    return channel.ask_all(commands)
+
+
 class _SingleConnections(Transport):
-    """Each call has a connection for itself, which is of no use to another before it has ended."""
+    """Each call has a channel for itself, which is of no use to another before it has ended."""
 
     @abstractmethod
-    def _take(self, epoch: str) -> tuple[Any, bool]:
-        """A connection, and whether it may have been closed by the server since it was used."""
+    def _take(self, epoch: str) -> tuple[Channel, bool]:
+        """A channel, and whether it may have been closed by the server since it was used."""
 
     @abstractmethod
-    def _give_back(self, connection: Any) -> None:
+    def _give_back(self, channel: Channel) -> None:
         """All that was asked on it has been answered."""
 
     @abstractmethod
-    def _discard(self, connection: Any) -> None:
+    def _discard(self, channel: Channel) -> None:
         """An answer may still come on it, which nobody may take for that to another question."""
 
     def run(self, script: Script, arguments: Sequence[Argument], epoch: str = "") -> Any:
         try:
-            return self._call(_exchange, script.by_digest(arguments, epoch), epoch)
+            return self._call(_ask, script.by_digest(arguments, epoch), epoch)
         except NoScriptError:
-            return self._call(_exchange, script.by_source(arguments, epoch), epoch)
+            return self._call(_ask, script.by_source(arguments, epoch), epoch)
 
     def send(self, commands: Sequence[Command], epoch: str = "") -> list[Any]:
-        return self._call(_exchange_all, commands, epoch)
+        return self._call(_ask_all, commands, epoch)
 
-    def _call(self, exchange: Callable[[Any, Any], T], what: Any, epoch: str) -> T:
-        connection, may_be_closed = self._take(epoch)
+    def _call(self, exchange: Callable[[Channel, Any], T], what: Any, epoch: str) -> T:
+        channel, may_be_closed = self._take(epoch)
         try:
             try:
-                reply = exchange(connection, what)
+                reply = exchange(channel, what)
             except (ConnectionError, TimeoutError) as error:
-                connection.disconnect()
+                channel.close()
                 is_no_failure = may_be_closed and isinstance(error, ConnectionError)
-                reply = _again(connection, exchange, what, None if is_no_failure else error)
+                reply = channel.retried(exchange, what, None if is_no_failure else error)
         except ResponseError:
-            self._give_back(connection)
+            self._give_back(channel)
             raise
         except BaseException:
-            self._discard(connection)
+            self._discard(channel)
             raise
-        self._give_back(connection)
+        self._give_back(channel)
         return reply
 
 
@@ -155,17 +148,17 @@ class ClientTransport(_SingleConnections):
         _check_encoding(client.connection_pool)
         self.client = client
 
-    def _take(self, epoch: str) -> tuple[Any, bool]:
-        return self.client.connection_pool.get_connection(), False  # the pool has looked
+    def _take(self, epoch: str) -> tuple[Channel, bool]:
+        return Channel(self.client.connection_pool.get_connection()), False  # the pool has looked
 
-    def _give_back(self, connection: Any) -> None:
-        self.client.connection_pool.release(connection)
+    def _give_back(self, channel: Channel) -> None:
+        self.client.connection_pool.release(channel.connection)
 
-    def _discard(self, connection: Any) -> None:
+    def _discard(self, channel: Channel) -> None:
         try:
-            connection.disconnect()
+            channel.close()
         finally:
-            self.client.connection_pool.release(connection)
+            self.client.connection_pool.release(channel.connection)
 
     def drop_connections(self) -> None:
         self.client.connection_pool.disconnect(inuse_connections=False)
@@ -188,42 +181,42 @@ class OwnConnections(_SingleConnections):
         pool.connection_kwargs["redis_connect_func"] = _connected
         self.client = Redis(connection_pool=pool)
         self._pool = pool
-        self._idle: deque[Any] = deque()
+        self._idle: deque[Channel] = deque()
         self._pid = os.getpid()
 
     def drop_connections(self) -> None:
         while self._idle:
             try:
-                self._idle.pop().disconnect()
+                self._idle.pop().close()
             except IndexError:  # taken by another thread
                 return
 
     def connection_to(self, key: str) -> Any:
         return _new_connection(self._pool)
 
-    def _take(self, epoch: str) -> tuple[Any, bool]:
+    def _take(self, epoch: str) -> tuple[Channel, bool]:
         if self._pid != os.getpid():
             self._idle, self._pid = deque(), os.getpid()
         while True:
             try:
-                connection = self._idle.pop()
+                channel = self._idle.pop()
             except IndexError:
                 break
-            if connection.task_locks_epoch == epoch:
-                return connection, True
-            connection.disconnect()
+            if channel.connection.task_locks_epoch == epoch:
+                return channel, True
+            channel.close()
         connection = _new_connection(self._pool)
         connection.task_locks_epoch = epoch
-        return connection, False
+        return SocketChannel(connection), False
 
-    def _give_back(self, connection: Any) -> None:
+    def _give_back(self, channel: Channel) -> None:
         if len(self._idle) < _MOST_IDLE:
-            self._idle.append(connection)
+            self._idle.append(channel)
         else:
-            connection.disconnect()
+            channel.close()
 
-    def _discard(self, connection: Any) -> None:
-        connection.disconnect()
+    def _discard(self, channel: Channel) -> None:
+        channel.close()
 
 
 class ClusterTransport(Transport):
@@ -289,47 +282,3 @@ def _connected(connection: Any) -> None:
         raise OtherServer(
             f"the server has the run id {found and found[1]}, and the locks are on {server}"
         )
-
-
-def _open(connection: Any) -> None:
-    # sending connects by itself, but does not ask a sentinel for the address
-    if isinstance(connection, SentinelManagedConnection):
-        connection.connect()
-
-
-def _exchange(connection: Any, command: Command) -> Any:
-    _open(connection)
-    connection.send_packed_command([pack(command)] if pack else connection.pack_command(*command))
-    return connection.read_response()
-
-
-def _exchange_all(connection: Any, commands: Sequence[Command]) -> list[Any]:
-    _open(connection)
-    connection.send_packed_command(
-        [b"".join(map(pack, commands))] if pack else connection.pack_commands(commands)
-    )
-    replies, errors = [], []
-    for _ in commands:
-        try:
-            replies.append(connection.read_response())
-        except ResponseError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return replies
-
-
-def _again(
-    connection: Any, exchange: Callable[[Any, Any], T], what: Any, first: Exception | None
-) -> T:
-    """By the connection's own retries, of which the first attempt, if it failed, was one."""
-
-    def attempt() -> T:
-        nonlocal first
-        if first is not None:
-            error, first = first, None
-            raise error
-        return exchange(connection, what)
-
-    result: T = connection.retry.call_with_retry(attempt, lambda error: connection.disconnect())
-    return result

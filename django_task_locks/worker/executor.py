@@ -16,8 +16,6 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, OperationalError, connections, router
-from django.db.models import Exists, Subquery
-from django.db.models.functions import Coalesce
 from django.db.utils import InterfaceError
 
 from django_task_locks import (
@@ -43,10 +41,11 @@ from django_task_locks.execution import BodyFault, Interrupted, Outcome
 from django_task_locks.locks.rebuild import Epoch
 from django_task_locks.locks.requests import Claimed, Idle, Lane, Lanes
 from django_task_locks.managers import TaskQuerySet
-from django_task_locks.models import AppStatus, LockEpoch, Task, described
+from django_task_locks.models import Task, described
 from django_task_locks.presence import Presence
 from django_task_locks.states import State
 from django_task_locks.worker.guard import NO_TASK, Board, now
+from django_task_locks.worker.loading import Loader
 from django_task_locks.worker.os_signals import ExecutorSignals, Woken, wake_parent
 from django_task_locks.worker.restoring import Restorer
 from django_task_locks.worker.wear import Wear
@@ -100,6 +99,7 @@ class Executor:
         self._board = board
         self._orders = orders
         self._status = worker.status
+        self._loader = Loader(worker.status)
         presence.adopt(worker, slot=f"{slot}.{generation}")
         self._claimant = presence.present().claimant
         settings = get_settings()
@@ -111,7 +111,8 @@ class Executor:
         self._running = ""
         self._signals = ExecutorSignals(self._is_to_stop, Interrupted)
         self._pid = os.getpid()
-        self._epoch = ""
+        self._epoch = ""  # at the last claim
+        self._number = 0  # of the epoch, when the last task was loaded
         self._attempts = 0
         self._wear = Wear(orders.max_tasks, orders.max_memory)
         self._worn = ""
@@ -193,7 +194,7 @@ class Executor:
             if task is not None and task.state == State.RUNNING:
                 if self._signals.is_stopping:
                     task = self._handed_back(task, "its worker stops")
-                elif task.epoch != Epoch.from_text(self._epoch)[0].number:  # type: ignore[attr-defined]
+                elif self._number != Epoch.from_text(self._epoch)[0].number:
                     task = self._handed_back(task, "it was claimed in an epoch that has ended")
             if task is not None:
                 self._run(task)
@@ -231,13 +232,11 @@ class Executor:
     def _loaded(self, id: UUID, token: int) -> Task | None:
         # In the same statement: is this worker still alive to the others? If not, they may have
         # handed the lock on before the row said that it runs here.
-        me = AppStatus.objects.filter(pk=self._status.pk, missing_at=None)
         # And have the locks been lost since the claim?
-        number = Coalesce(Subquery(LockEpoch.objects.values("number")[:1]), 0)
-        task = self._tasks().annotate(is_ours=Exists(me), epoch=number).filter(pk=id).first()
+        task, is_alive, self._number = self._loader.load(id)
         if task is None:
             return self._not_started(id, token)
-        if not task.is_ours:  # type: ignore[attr-defined]
+        if not is_alive:
             raise _ShutOut
         task.app_lock = self._status
         task.announce(State.WAITING)

@@ -101,3 +101,24 @@ def test_wrong_argument(arguments: tuple[str, str], capsys: pytest.CaptureFixtur
 
     assert ended.value.code == 2
     assert arguments[0] in capsys.readouterr().err
+
+
+def test_dispatch_in_small(tmp_path: Path) -> None:
+    file = tmp_path / "dispatch.json"
+
+    subprocess.check_call(
+        [
+            *(sys.executable, "-m", "benchmarks", "dispatch"),
+            *("--runs=2", "--tasks=5", "--json", file),
+        ],
+        cwd=ROOT,
+    )
+
+    report = json.loads(file.read_text())
+    (section,) = report["sections"]
+    assert [figure["what"].split()[0] for figure in section["figures"]] == [
+        "dispatch",
+        "dispatch_many",
+        "bulk_create",
+    ]
+    assert all(is_measured(figure) for figure in section["figures"])

@@ -317,6 +317,28 @@ def scanned(locks: LockManager, what: str) -> list[tuple[str, str, str]]:
     return sorted(set(found))
 
 
+def many_are_requested_at_once(locks: LockManager, control: AnyClient) -> None:
+    lock = locks.keys.lock("s")
+    control.rpush(lock, "not ours")
+
+    outcomes = locks.request_many(
+        [task("a", "r"), task("b", "s"), task("c", "r"), hold("d", "t"), task("a", "r")]
+    )
+
+    assert isinstance(outcomes[1], ForeignValue)
+    assert isinstance(outcomes[3], Grant)
+    assert [outcomes[place] for place in (0, 2, 4)] == [
+        Grant("a", None),
+        Waiting("c"),
+        Grant("a", None),
+    ]
+    assert locks.request_many([]) == []
+    control.delete(lock)
+    assert locks.release("a") == Ended("done", ("c",))
+    for id in "cd":
+        assert locks.release(id) == Ended("done")
+
+
 def any_name_will_do(locks: LockManager, control: AnyClient) -> None:
     for name in ODD_NAMES:
         assert locks.request(task("a", name)) == Grant("a", None)
@@ -344,5 +366,6 @@ STEPS: list[Callable[[LockManager, AnyClient], None]] = [
     one_process_leads,
     a_value_of_somebody_else_is_named,
     what_lost_its_registry_or_its_request_is_found,
+    many_are_requested_at_once,
     any_name_will_do,
 ]

@@ -112,6 +112,13 @@ class TestConnections:
             operation(manager)
             assert is_intact(snapshot(redis_client, PREFIX))
 
+    def test_script_flush_heals_when_many_are_requested(
+        self, manager: LockManager, redis_client: Redis
+    ) -> None:
+        redis_client.script_flush()
+        found = manager.request_many([task("a", "r"), task("b", "r"), task("c", "s")])
+        assert found == [Grant("a", None), Waiting("b"), Grant("c", None)]
+
 
 class TestLostReply:
     """L20: the server has done it, the connection breaks, and the client sends it once more."""
@@ -164,6 +171,16 @@ class TestLostReply:
         relay.lose_reply()
         assert executor.advance(first) == Claimed("b", first.token + 1)
         assert losing.known("abc") == {"b", "c"}
+        assert relay.lost == 1
+
+    def test_L20_many_that_are_sent_twice_are_requested_once(
+        self, relay: Relay, losing: LockManager
+    ) -> None:
+        losing.request(task("warm"))
+        relay.lose_reply()
+        found = losing.request_many([task("a", "r"), task("b", "r"), task("c", "s")])
+        assert found == [Grant("a", None), Waiting("b"), Grant("c", None)]
+        assert losing.inspect_resource("r").exclusive_waiter_count == 1
         assert relay.lost == 1
 
     def test_a_release_hands_over_once(self, relay: Relay, losing: LockManager) -> None:

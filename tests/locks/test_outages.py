@@ -14,12 +14,12 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis.retry import Retry
 
 from django_task_locks.exceptions import LockServiceUnavailable
-from django_task_locks.locks import LockManager
+from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.requests import Ended, Grant
 from tests.locks.conftest import PREFIX
 from tests.locks.scene import OPERATIONS, is_intact, prepare
 from tests.locks.snapshot import remove_all, snapshot
-from tests.locks.support import WORKER, task
+from tests.locks.support import WORKER, hold, task
 from tests.support.servers import ValkeyServer
 
 NEVER = Retry(NoBackoff(), 0)
@@ -227,11 +227,23 @@ class TestServerThatRefusesWrites:
         assert spoilt.request(task("b", "s")) == Grant("b", None)
         spoilt.release("b")
 
+    @pytest.mark.parametrize(
+        ("first", "second", "state"),
+        [
+            (task("a", "r", shared=["s"]), task("b", "r"), "granted"),
+            (hold("a", "r"), hold("b", "r"), "held"),
+        ],
+    )
     def test_what_was_held_is_handed_over_or_kept(
-        self, spoilt: LockManager, refusal: Refusal
+        self,
+        spoilt: LockManager,
+        refusal: Refusal,
+        first: LockRequest,
+        second: LockRequest,
+        state: str,
     ) -> None:
-        spoilt.request(task("a", "r", shared=["s"]))
-        spoilt.request(task("b", "r"))
+        spoilt.request(first)
+        spoilt.request(second)
         refusal.begin()
         try:
             if refusal.is_for_lack_of_memory:
@@ -244,7 +256,8 @@ class TestServerThatRefusesWrites:
         spoilt.release("a")
         found = spoilt.inspect_request("b")
         assert found is not None
-        assert found.state == "granted"
+        assert found.state == state
+        spoilt.release("b")
 
 
 class TestServerThatIsBusy:

@@ -8,7 +8,7 @@ from threading import Barrier
 from time import sleep
 
 import pytest
-from redis import ConnectionPool, Redis, UnixDomainSocketConnection
+from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
@@ -97,24 +97,32 @@ def test_an_interrupted_call_takes_its_connection_with_it(
     assert len(connections(redis_client)) == 1
 
 
-def test_a_second_interrupt_does_not_leave_the_answer_to_another(
-    owning: LockManager, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that comes while the connection of the first is closed."""
-    owning.request(task("a", "r"))
+class _Interrupted:
+    """A socket, and a connection, on which every step is interrupted."""
 
-    def interrupted(*args: object) -> None:
+    def sendall(self, data: bytes) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(UnixDomainSocketConnection, "read_response", interrupted)
-        patch.setattr(UnixDomainSocketConnection, "disconnect", interrupted)
-        (connection,) = owning.transport._idle  # type: ignore[attr-defined]
-        with pytest.raises(KeyboardInterrupt):
-            owning.known(["a"])
+    def disconnect(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_second_interrupt_does_not_leave_the_answer_to_another(
+    owning: LockManager, redis_client: Redis
+) -> None:
+    """One that comes while the connection of the first is closed."""
+    hiredis = pytest.importorskip("hiredis", reason="a socket is used with hiredis alone")
+    owning.request(task("a", "r"))
+    (channel,) = owning.transport._idle  # type: ignore[attr-defined]
+    connection = channel.connection
+    channel._socket.sendall(hiredis.pack_command(("PING",)))  # an answer that nobody has read
+    channel.connection = channel._socket = _Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        owning.known(["a"])
     assert owning.release("a") == Ended("done")
     assert owning.known(["a"]) == set()
-    connection.disconnect()
+    channel.connection = connection
+    channel.close()
 
 
 def test_a_burst_leaves_few_open(owning: LockManager, redis_client: Redis) -> None:

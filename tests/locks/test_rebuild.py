@@ -406,7 +406,7 @@ class TestServer:
         LockManager(own, PREFIX, epoch=Fixed(following)).request(hold("a", "r"))
         (after,) = own._idle
         assert after is not before
-        assert not before.is_connected
+        assert not before.connection.is_connected
 
     def test_a_server_that_hides_its_run_id_is_taken_for_the_right_one(
         self, redis_client: Redis, rebuild: Rebuild, own: OwnConnections

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from redis import Redis
 
-from django_task_locks.locks import LockManager
+from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.requests import Claimant, Claimed, Ended, Grant, Lane, Waiting
 from tests.locks.snapshot import Value
@@ -318,6 +318,50 @@ class TestLockThatAnOperatorDeleted:
     def test_the_holder_from_before_frees_nothing_of_the_new_one(self, lost: LockManager) -> None:
         lost.release("a")
         assert lost.inspect_resource("r").holders[0].id == "c"
+
+
+class TestFromHoldToHold:
+    """The usual hand-over of one resource, which takes fewer commands than others."""
+
+    def test_each_in_turn_and_nothing_is_left(
+        self, manager: LockManager, remaining: Remaining
+    ) -> None:
+        for name in "abc":
+            manager.request(hold(name, "r"))
+        assert manager.release("a", owner=WEB.owner) == Ended("done", ("b",))
+        assert manager.request(hold("d", "r")) == Waiting("d")
+        assert manager.release("b") == Ended("done", ("c",))
+        assert manager.release("c") == Ended("done", ("d",))
+        assert manager.release("d") == Ended("done")
+        assert remaining() == set()
+
+    def test_the_news_come_with_the_token_by_which_it_is_held(self, manager: LockManager) -> None:
+        before = manager.request(hold("a", "r"))
+        manager.request(hold("b", "r"))
+        manager.release("a")
+        grant = manager.wait_for_grant("b", 1)
+        assert grant == manager.request(hold("b", "r"))
+        assert isinstance(before, Grant)
+        assert grant is not None
+        assert (grant.token or 0) > (before.token or 0)
+
+    @pytest.mark.parametrize(
+        "waiter",
+        [
+            task("b", "r"),
+            hold("b", "r", "s"),
+            hold("b", "r", shared=["s"]),
+            hold("b", shared=["r"]),
+        ],
+    )
+    def test_whoever_else_is_next_is_granted_too(
+        self, manager: LockManager, waiter: LockRequest
+    ) -> None:
+        manager.request(hold("a", "r"))
+        manager.request(waiter)
+        manager.request(hold("c", "r"))
+        assert manager.release("a") == Ended("done", ("b",))
+        assert manager.release("b") == Ended("done", ("c",))
 
 
 def test_news_of_a_grant_whose_record_was_deleted_are_not_those_of_the_next(

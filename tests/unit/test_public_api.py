@@ -14,10 +14,12 @@ PUBLIC = {
     "__version__",
     "acancel_task",
     "adispatch",
+    "adispatch_many",
     "ahold",
     "cancel_task",
     "current_task",
     "dispatch",
+    "dispatch_many",
     "hold",
 }
 
@@ -73,7 +75,12 @@ def test_star_import_brings_the_public_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "twin"), [("dispatch", "adispatch"), ("cancel_task", "acancel_task")]
+    ("function", "twin"),
+    [
+        ("dispatch", "adispatch"),
+        ("dispatch_many", "adispatch_many"),
+        ("cancel_task", "acancel_task"),
+    ],
 )
 def test_async_twin_takes_and_returns_the_same(function: str, twin: str) -> None:
     sync_function = getattr(django_task_locks, function)

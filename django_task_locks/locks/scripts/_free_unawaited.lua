@@ -1,6 +1,6 @@
--- The usual end of a hold, in few commands: it is held, and nobody waits for what it leaves.
--- Where it is not that simple it falls through, and nothing has changed. No function, as in
--- _grant_free.
+-- The usual end of a hold, in few commands: it is held, and nobody waits for what it leaves, or one
+-- is next to whom it can be passed on. Where it is not that simple it falls through, and nothing has
+-- changed but the counter. No function, as in _grant_free.
 
 repeat
   local key = REQUEST .. id
@@ -13,10 +13,10 @@ repeat
   local exclusive, shared = request.exclusive or {}, request.shared or {}
   if #exclusive + #shared > 1700 then break end
 
-  local freed, value, is_simple = {}, UNAWAITED .. id, true
+  local freed, values, value, is_simple = {}, {}, UNAWAITED .. id, true
   for index = 1, #exclusive do freed[index] = LOCK .. exclusive[index] end
   if freed[1] then
-    local values = redis.call('MGET', unpack(freed))
+    values = redis.call('MGET', unpack(freed))
     for index = 1, #values do is_simple = is_simple and values[index] == value end
   end
   if shared[1] then
@@ -24,7 +24,10 @@ repeat
     for index, resource in ipairs(shared) do waits[index] = WAIT .. resource end
     is_simple = is_simple and redis.call('EXISTS', unpack(waits)) == 0
   end
-  if not is_simple then break end
+  if not is_simple then
+--@include _pass_on
+    break
+  end
   freed[#freed + 1] = key
   freed[#freed + 1] = GRANT .. id
   redis.call('DEL', unpack(freed))

@@ -1,0 +1,89 @@
+"""How an executor loads what it has claimed: by one statement, made once, like any other."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_task_locks.ids import uuid7
+from django_task_locks.models import AppStatus, LockEpoch, Task, TaskGroup
+from django_task_locks.worker.loading import Loader
+from tests.factories import AppStatusFactory, TaskFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def process() -> AppStatus:
+    return AppStatusFactory.create()
+
+
+def full(process: AppStatus) -> Task:
+    """A row in which nothing is as by default."""
+    return TaskFactory.create(
+        args=[1, {"a": None}],
+        kwargs={"b": [2.5]},
+        exclusive=["a\0b"],
+        shared=["é"],
+        run_after=timezone.now() + timedelta(days=1),
+        versions={"app": "2"},
+        retry_on=["builtins.OSError"],
+        retry_delay=1.5,
+        time_limit=60,
+        unique_key="k",
+        key_claim="claim",
+        task_group=TaskGroup.objects.create(),
+        parent_task=TaskFactory.create(),
+        error={"message": "earlier"},
+        progress={"done": 1},
+        running_by=process,
+        lock_token=7,
+    )
+
+
+def test_each_task_comes_as_the_orm_has_it_by_one_statement(process: AppStatus) -> None:
+    loader = Loader(process)
+    for task in (full(process), TaskFactory.create()):
+        with CaptureQueriesContext(connection) as queries:
+            found, is_alive, _ = loader.load(task.pk)
+
+        assert len(queries) == 1
+        assert found is not None
+        assert is_alive
+        wanted = Task.objects.get(pk=task.pk)
+        assert not found.get_deferred_fields()
+        for field in Task._meta.concrete_fields:
+            assert getattr(found, field.attname) == getattr(wanted, field.attname), field.name
+
+
+@pytest.mark.parametrize("id", [uuid7(), UUID(int=0)])
+def test_one_that_is_not_there_is_none(process: AppStatus, id: UUID) -> None:
+    assert Loader(process).load(id) == (None, False, 0)
+
+
+def test_a_worker_declared_missing_or_without_a_row_is_told() -> None:
+    task = TaskFactory.create()
+    for process in (AppStatusFactory.create(declared=True), AppStatusFactory.build()):
+        assert Loader(process).load(task.pk) == (task, False, 0)
+
+
+def test_what_has_changed_since_is_seen(process: AppStatus) -> None:
+    loader, task = Loader(process), TaskFactory.create()
+    loader.load(task.pk)
+    Task.objects.filter(pk=task.pk).update(queue="other")
+    AppStatus.objects.filter(pk=process.pk).update(missing_at=timezone.now())
+
+    found, is_alive, _ = loader.load(task.pk)
+
+    assert found is not None
+    assert (found.queue, is_alive) == ("other", False)
+
+
+def test_the_number_of_the_epoch_comes_with_it(process: AppStatus) -> None:
+    loader, task = Loader(process), TaskFactory.create()
+    assert loader.load(task.pk)[2] == 0
+    LockEpoch.objects.create(number=7, raised_at=timezone.now())
+    assert loader.load(task.pk)[2] == 7
