@@ -41,10 +41,12 @@ class Channel:
     which nobody may take for that to another question.
     """
 
-    __slots__ = ("connection",)
+    __slots__ = ("connection", "epoch")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, epoch: str = "") -> None:
+        """epoch: that for which it is opened; see `transport.OwnConnections`."""
         self.connection = connection
+        self.epoch = epoch
 
     def ask(self, command: Command) -> Any:
         """The reply to a command; raises RedisError."""
@@ -92,8 +94,8 @@ class SocketChannel(Channel):
 
     __slots__ = ("_reader", "_socket")
 
-    def __init__(self, connection: Any) -> None:
-        super().__init__(connection)
+    def __init__(self, connection: Any, epoch: str = "") -> None:
+        super().__init__(connection, epoch)
         self._socket: Any = None
         self._reader: Any = None
 

@@ -202,12 +202,12 @@ class OwnConnections(_SingleConnections):
                 channel = self._idle.pop()
             except IndexError:
                 break
-            if channel.connection.task_locks_epoch == epoch:
+            if channel.epoch == epoch:
                 return channel, True
             channel.close()
         connection = _new_connection(self._pool)
         connection.task_locks_epoch = epoch
-        return SocketChannel(connection), False
+        return SocketChannel(connection, epoch), False
 
     def _give_back(self, channel: Channel) -> None:
         if len(self._idle) < _MOST_IDLE:

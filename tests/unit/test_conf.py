@@ -72,6 +72,7 @@ KEYS: dict[str, tuple[list[Any], list[Any], str]] = {
         ["installed", 2, None, ["app"]],
         "a dict of names to versions, or a callable that returns one, is accepted",
     ),
+    "check_server": ([True, False], [1, 0, "no", None], "True or False is accepted"),
     "retries": ([0, 100], [-1, 101, 1.5, True, None], "a whole number from 0 to 100 is accepted"),
     "run_dir": (["/run/app", Path("/run/app")], ["", None, 7], "a directory is accepted"),
 }
