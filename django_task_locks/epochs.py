@@ -8,9 +8,11 @@ the number anew when Redis has another. An executor has that of its worker.
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ClassVar
 
 from asgiref.sync import sync_to_async
+from django.db import DatabaseError, InterfaceError
 
 from django_task_locks.locks.keys import NO_EPOCH
 
@@ -102,7 +104,9 @@ class Keeper:
         if nudge():
             return False
         if _State.load is not None:
-            adopt(_State.load())
+            # In a transaction that is broken nothing can be asked: somebody else will.
+            with suppress(DatabaseError, InterfaceError):
+                adopt(_State.load())
         return current() != value
 
     async def avalue(self) -> str:
