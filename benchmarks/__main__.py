@@ -9,7 +9,14 @@ from pathlib import Path
 from benchmarks.report import Report
 from benchmarks.venvs import DIRECTORY, UsageError
 
-SCENARIOS = {"locks": "benchmarks.locks.scenario"}
+SCENARIOS = {
+    "plain": "benchmarks.scenarios.plain",
+    "exclusive": "benchmarks.scenarios.exclusive",
+    "mixed": "benchmarks.scenarios.mixed",
+    "serial": "benchmarks.scenarios.serial",
+    "recovery": "benchmarks.recovery.scenario",
+    "locks": "benchmarks.locks.scenario",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

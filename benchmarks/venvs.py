@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +15,22 @@ DIRECTORY = ROOT / "build" / "benchmarks"
 
 class UsageError(Exception):
     """Arguments that make no sense; says what would."""
+
+
+class NoInterpreter(Exception):
+    """A package needs another Python than there is on this machine."""
+
+
+def interpreter(oldest: tuple[int, int]) -> Path:
+    """A Python that is at least so new: this one if it will do. Raises NoInterpreter."""
+    if sys.version_info >= oldest:
+        return Path(sys.executable)
+    for minor in range(oldest[1], oldest[1] + 4):
+        found = shutil.which(f"python{oldest[0]}.{minor}")
+        works = found and not subprocess.run([found, "-c", ""], capture_output=True).returncode
+        if found and works:
+            return Path(found)
+    raise NoInterpreter(f"it needs Python {oldest[0]}.{oldest[1]} or newer")
 
 
 def chosen(peers: str, known: Mapping[str, str]) -> dict[str, str]:
@@ -48,11 +63,16 @@ def installed(packages: Iterable[str]) -> list[str]:
     return found
 
 
-def environment(requirements: Sequence[str], alone: Sequence[str] = ()) -> Path:
+def environment(
+    requirements: Sequence[str], alone: Sequence[str] = (), interpreter: Path | None = None
+) -> Path:
     """The Python of an environment that has these requirements and, without what they depend on,
     those in `alone`.
+
+    interpreter  the Python that it is made with, if not this one
     """
-    described = "\n".join([sys.version, *sorted(requirements), "alone:", *sorted(alone)])
+    kind = sys.version if interpreter in (None, Path(sys.executable)) else str(interpreter)
+    described = "\n".join([kind, *sorted(requirements), "alone:", *sorted(alone)])
     directory = DIRECTORY / f"venv-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
     python = directory / "bin" / "python"
     made = directory / "made"
@@ -60,9 +80,13 @@ def environment(requirements: Sequence[str], alone: Sequence[str] = ()) -> Path:
         packages = ", ".join([*requirements, *alone])
         print(f"Making {directory.relative_to(ROOT)} with {packages}.", file=sys.stderr)
         shutil.rmtree(directory, ignore_errors=True)
-        venv.create(directory, with_pip=True)
+        subprocess.run([interpreter or sys.executable, "-m", "venv", directory], check=True)
         install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        subprocess.run([*install, *requirements], check=True)
+        try:
+            subprocess.run([*install, *requirements], check=True)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         if alone:
             subprocess.run([*install, "--no-deps", *alone], check=True)
         made.touch()

@@ -1,0 +1,17 @@
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from benchmarks.jobs import Job
+from benchmarks.records import body
+from django_task_locks import dispatch as dispatch_task
+from django_task_locks import hold
+
+_held = ExitStack()
+
+
+def dispatch(job: Job) -> None:
+    dispatch_task(body, [job.number, job.seconds], exclusive=job.exclusive, shared=job.shared)
+
+
+def occupy(names: Sequence[str]) -> None:
+    _held.enter_context(hold(exclusive=names))

@@ -1,0 +1,180 @@
+"""Tasks a second, of one executor and of several: what the scenarios that measure it share.
+
+The jobs are dispatched first; then the workers start. The first tenth does not count, as the
+workers warm up meanwhile, and a run ends after so many seconds, when enough has run to tell.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+
+from benchmarks import records
+from benchmarks.jobs import Job
+from benchmarks.peers import catalog
+from benchmarks.peers.catalog import OURS
+from benchmarks.peers.peer import Locks
+from benchmarks.report import Figure, Machine, Report, Section, Spread, Target
+from benchmarks.scenarios import common
+from benchmarks.stage import PeerFailed, Run, Stage
+from benchmarks.turns import Turns, take_turns
+
+# By number of executors and peer: the least ratio of our rate to that of the peer.
+Targets = Mapping[int, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """
+    name      of the scenario
+    title     of its tables
+    jobs      makes so many
+    tasks     how many by default
+    least     what a peer must be able to lock to take part
+    gaps      by peer: the most that our gap between two bodies may be of theirs; for jobs that all
+              exclude each other
+    """
+
+    name: str
+    title: str
+    jobs: Callable[[int], Sequence[Job]]
+    tasks: int
+    least: Locks = Locks.NONE
+    targets: Targets = field(default_factory=dict)
+    gaps: Mapping[str, float] | None = None
+
+
+# The p99 of our gaps, in times their p50.
+_MOST_P99 = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser, tasks: int) -> None:
+    parser.add_argument("--tasks", type=int, default=tasks, help="number of tasks")
+    add_common_arguments(parser)
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="a run ends so long after its first task began"
+    )
+    parser.add_argument("--executors", default="1,4", help="numbers of executors")
+
+
+def run(rates: Rates, arguments: argparse.Namespace) -> Report:
+    machine = Machine()
+    executors = common.counts("--executors", arguments.executors)
+    common.check_positive(arguments, "runs", "tasks", "seconds")
+    with Stage(catalog.chosen(arguments.peers, rates.least)) as stage:
+        sections = list(tables(rates, stage, arguments, executors, arguments.tasks))
+        return common.report(rates.name, machine, stage, arguments, sections)
+
+
+def tables(
+    rates: Rates,
+    stage: Stage,
+    arguments: argparse.Namespace,
+    executors: Sequence[int],
+    tasks: int,
+) -> Iterator[Section]:
+    jobs = rates.jobs(tasks)
+    peers = [peer for peer in stage.peers if catalog.is_able(peer, rates.least)]
+
+    def turn_of(count: int) -> Callable[[Run], dict[str, float]]:
+        return lambda run: _turn(run, jobs, count, arguments.seconds)
+
+    measured = {
+        count: take_turns(
+            stage,
+            peers,
+            turn_of(count),
+            rounds=arguments.runs,
+            seed=arguments.seed,
+            what=f"{rates.name}, {common.executors(count)}",
+        )
+        for count in executors
+    }
+    yield _rate_table(rates, measured, len(jobs))
+    if rates.gaps is not None:
+        yield _gap_table(rates, measured)
+
+
+def _turn(run: Run, jobs: Sequence[Job], executors: int, seconds: float) -> dict[str, float]:
+    dispatching = run.dispatch(jobs)
+    run.start(executors)
+    intervals = run.wait(len(jobs), seconds)
+    ended = sum(interval.ended_at is not None for interval in intervals)
+    if ended < 3:
+        raise PeerFailed(f"{ended} tasks ended within {seconds:g} s")
+    # Of those that exclude each other alone the gaps mean something.
+    gaps = records.gaps(intervals[len(intervals) // 10 :])
+    return {
+        "rate": records.rate(intervals),
+        "ended": ended,
+        "overlaps": records.overlaps(intervals, jobs),
+        "dispatching": dispatching,
+        "gap_p50": median(gaps) * 1e3,
+        "gap_p99": quantiles(gaps, n=100, method="inclusive")[98] * 1e3,
+    }
+
+
+def _rate_table(rates: Rates, measured: Mapping[int, Turns], tasks: int) -> Section:
+    figures = []
+    for count, turns in measured.items():
+        for peer in common.by_value(turns, "rate"):
+            least = rates.targets.get(count, {}).get(peer)
+            figures.append(
+                Figure(
+                    peer,
+                    common.spread(turns, peer, "rate"),
+                    common.ratio(turns, peer, "rate") if peer != OURS else None,
+                    Target(least, is_least=True) if least else None,
+                    group=common.executors(count),
+                    remark=_remark(turns, peer, tasks),
+                )
+            )
+    return Section(
+        rates.name,
+        f"{rates.title}: tasks a second",
+        "tasks/s",
+        "ours : it",
+        figures,
+        common.notes_on_use(list(measured.values())),
+        spread="min - max",
+    )
+
+
+def _gap_table(rates: Rates, measured: Mapping[int, Turns]) -> Section:
+    figures = []
+    for count, turns in measured.items():
+        group = common.executors(count)
+        for peer in common.by_value(turns, "gap_p50", reverse=False):
+            most = (rates.gaps or {}).get(peer)
+            ratio = common.ratio(turns, peer, "gap_p50") if peer != OURS else None
+            target = Target(most) if most and count > 1 else None
+            p50 = common.spread(turns, peer, "gap_p50")
+            figures.append(Figure(f"{peer}, p50", p50, ratio, target, group))
+            figures.append(
+                Figure(f"{peer}, p99", common.spread(turns, peer, "gap_p99"), group=group)
+            )
+            if peer == OURS and turns.of(peer):
+                times = Spread.of_ratios(turns.of(peer, "gap_p99"), turns.of(peer, "gap_p50"))
+                figures.append(Figure(f"{peer}, p99 : p50", None, times, Target(_MOST_P99), group))
+    return Section(
+        f"{rates.name}-gaps",
+        f"{rates.title}: from one body's end to the next one's begin",
+        "ms",
+        "ours : it",
+        figures,
+        spread="min - max",
+    )
+
+
+def _remark(turns: Turns, peer: str, tasks: int) -> str:
+    if peer in turns.failures:
+        return turns.failures[peer]
+    found = []
+    if overlaps := sum(turns.of(peer, "overlaps")):
+        found.append(f"{overlaps:g} overlaps")
+    if (ended := median(turns.of(peer, "ended"))) < tasks:
+        found.append(f"{ended:g} tasks in the time")
+    return ", ".join(found)

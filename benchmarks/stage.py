@@ -1,0 +1,263 @@
+"""The servers of a scenario, and the peers made ready to run on them.
+
+with Stage(peers) as stage:
+    with stage.run(peer) as run:        a fresh database and an empty Redis database
+        run.dispatch(jobs)
+        run.start(executors=4)
+        intervals = run.wait(len(jobs), seconds=10)
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+from benchmarks import records, servers, venvs
+from benchmarks.client import Client
+from benchmarks.delay import DelayingProxy
+from benchmarks.jobs import Job, save
+from benchmarks.peers.peer import Peer
+from benchmarks.processes import Started, kill
+from benchmarks.records import Interval
+
+# What has to be the same for all who use it.
+COMMON = ("Django", "psycopg", "psycopg-binary", "redis", "hiredis")
+STARTS_WITHIN = 40.0
+_POLL = 0.005
+_REDIS_DATABASES = 64
+
+
+class PeerFailed(Exception):
+    """A peer could not be made ready, or did not do what it was asked."""
+
+
+class Stage:
+    """`with` starts and ends it.
+
+    delay  seconds of a simulated round trip between the peers and both servers
+    """
+
+    def __init__(self, peers: Sequence[Peer], *, delay: float = 0.0) -> None:
+        self.peers = peers
+        self.delay = delay
+        # Why a peer cannot take part.
+        self.absent: dict[str, str] = {}
+        self.pythons: dict[str, Path] = {}
+        self.valkey = servers.valkey(databases=_REDIS_DATABASES)
+        self.postgres = servers.postgres()
+        self._numbers = count(1)
+        self._templates: dict[str, str] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opened:
+            self.scratch = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+            self._environments()
+            opened.enter_context(self.valkey)
+            opened.enter_context(self.postgres)
+            redis_port, postgres_port = self.valkey.port, self.postgres.port
+            self._templates_of_all(f"127.0.0.1:{postgres_port}")
+            if self.delay:
+                redis_port = opened.enter_context(DelayingProxy(redis_port, self.delay)).port
+                postgres_port = opened.enter_context(DelayingProxy(postgres_port, self.delay)).port
+            self.redis_address = f"127.0.0.1:{redis_port}"
+            self.postgres_address = f"127.0.0.1:{postgres_port}"
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._open.close()
+
+    @property
+    def present(self) -> list[Peer]:
+        return [peer for peer in self.peers if peer.name not in self.absent]
+
+    @contextmanager
+    def run(self, peer: Peer, *, ttl: float = 30.0) -> Iterator["Run"]:
+        """One peer on a fresh database; at the end all of its processes are killed. Raises
+        PeerFailed."""
+        number = next(self._numbers)
+        name = f"run_{number}"
+        redis_database = number % _REDIS_DATABASES
+        with self.valkey.client(db=redis_database) as redis:
+            redis.flushdb()
+        self._sql(f"CREATE DATABASE {name} TEMPLATE {self._templates[peer.name]}")
+        directory = self.scratch / name
+        directory.mkdir()
+        run = Run(
+            peer,
+            self.pythons[peer.name],
+            directory,
+            {
+                "BENCHMARK_TTL": str(ttl),
+                "BENCHMARK_REDIS_URL": f"redis://{self.redis_address}/{redis_database}",
+                "BENCHMARK_DATABASE_URL": f"postgresql://postgres@{self.postgres_address}/{name}",
+            },
+        )
+        run.database, run.redis_database = name, redis_database
+        try:
+            yield run
+        finally:
+            run.close()
+            self._sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def versions(self) -> dict[str, str | None]:
+        """Of the servers and of what is compared."""
+        found = venvs.versions(Path(sys.executable), COMMON)
+        for peer in self.present:
+            for package in map(_package, peer.requirements or ()):
+                found |= {package: venvs.versions(self.pythons[peer.name], [package])[package]}
+        with self.valkey.client() as redis:
+            found["Valkey"] = str(redis.info("server").get("valkey_version"))
+        with self.postgres.client() as postgres:
+            row = postgres.execute("SHOW server_version").fetchone()
+        found["PostgreSQL"] = str(row[0]) if row else None
+        return found
+
+    def _environments(self) -> None:
+        common = venvs.installed(COMMON)
+        for peer in self.peers:
+            if peer.requirements is None:
+                self.pythons[peer.name] = Path(sys.executable)
+                continue
+            try:
+                self.pythons[peer.name] = venvs.environment(
+                    [*common, *peer.requirements], interpreter=venvs.interpreter(peer.python)
+                )
+            except (subprocess.CalledProcessError, venvs.NoInterpreter) as error:
+                self.absent[peer.name] = f"cannot be installed: {error}"
+
+    def _templates_of_all(self, address: str) -> None:
+        """A database for each peer with its tables, from which each run gets a copy."""
+        for number, peer in enumerate(self.present):
+            name = f"template_{number}"
+            self._sql(f"CREATE DATABASE {name}")
+            environment = {
+                "BENCHMARK_REDIS_URL": f"redis://127.0.0.1:{self.valkey.port}/0",
+                "BENCHMARK_DATABASE_URL": f"postgresql://postgres@{address}/{name}",
+            }
+            directory = self.scratch / name
+            directory.mkdir()
+            done = subprocess.run(
+                [self.pythons[peer.name], *peer.migration],
+                env=environment_of(peer, directory, environment),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            if done.returncode:
+                self.absent[peer.name] = f"cannot make its tables: {_last_line(done.stdout)}"
+            self._templates[peer.name] = name
+
+    def _sql(self, statement: str) -> None:
+        with self.postgres.client() as client:
+            client.execute(statement.encode())
+
+
+class Run:
+    """The adapter: a peer's workers and a client that dispatches to them."""
+
+    database: str
+    redis_database: int
+
+    def __init__(
+        self, peer: Peer, python: Path, directory: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.peer = peer
+        self.records = directory / "records"
+        self._python = python
+        self._directory = directory
+        self._environment = environment_of(peer, directory, environment)
+        self._workers: list[Started] = []
+        self._files = count(1)
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """The process that dispatches, from its first use on."""
+        if self._client is None:
+            self._client = Client(self._python, self._environment, self._directory / "client.log")
+        return self._client
+
+    def dispatch(self, jobs: Iterable[Job], how: str = "single") -> float:
+        """Seconds that it took; `how` as in benchmarks.engines.client."""
+        file = self._directory / f"jobs-{next(self._files)}"
+        save(jobs, file)
+        return self.client.dispatch(file, how).seconds
+
+    def start(self, executors: int, name: str = "worker") -> list[Started]:
+        """So many executors; returns at once."""
+        started = []
+        for command in self.peer.commands(executors, name):
+            log = self._directory / f"worker-{next(self._files)}.log"
+            started.append(Started([self._python, *command], self._environment, log))
+        self._workers += started
+        return started
+
+    def wait(
+        self, ends: int, seconds: float, starts_within: float = STARTS_WITHIN
+    ) -> list[Interval]:
+        """What has run when so many bodies have ended, or `seconds` after the first of them began.
+        Raises PeerFailed when none begins."""
+        deadline = time.monotonic() + starts_within
+        while not records.entries(self.records):
+            self._check(deadline, f"no task began within {starts_within:g} s")
+            time.sleep(_POLL)
+        deadline = time.monotonic() + seconds
+        while records.entries(self.records) < 2 * ends and time.monotonic() < deadline:
+            time.sleep(_POLL)
+        return records.read(self.records)
+
+    def wait_for(self, number: int, seconds: float) -> Interval:
+        """The run of the body of this job, which may not have ended. Raises PeerFailed when it does
+        not begin in time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for interval in records.read(self.records):
+                if interval.number == number:
+                    return interval
+            self._check(deadline, f"task {number} did not begin within {seconds:g} s")
+            time.sleep(_POLL)
+
+    def close(self) -> None:
+        clients = [self._client.started] if self._client else []
+        kill([*self._workers, *clients])
+
+    def log(self) -> str:
+        return "its log ends with:\n" + "\n".join(worker.log() for worker in self._workers[-2:])
+
+    def _check(self, deadline: float, problem: str) -> None:
+        if time.monotonic() > deadline:
+            raise PeerFailed(f"{problem}; {self.log()}")
+
+
+def environment_of(peer: Peer, directory: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Of a process of this peer. Nothing of ours but where programs and files are."""
+    kept = {
+        name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ
+    }
+    return {
+        **kept,
+        "PYTHONPATH": str(venvs.ROOT),
+        "DJANGO_SETTINGS_MODULE": "benchmarks.engines.settings",
+        "BENCHMARK_PEER": peer.name,
+        "BENCHMARK_ENGINE": peer.engine,
+        "BENCHMARK_SCRATCH": str(directory),
+        records.FILE: str(directory / "records"),
+        **environment,
+        **peer.environment,
+    }
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _package(requirement: str) -> str:
+    return requirement.partition("==")[0].partition("[")[0]
