@@ -23,7 +23,14 @@ class Done:
 
 
 class ClientFailed(Exception):
-    """The process that dispatches has ended."""
+    """The process that dispatches has ended.
+
+    log  the end of what it has printed
+    """
+
+    def __init__(self, log: str) -> None:
+        super().__init__("the dispatching process ended")
+        self.log = log
 
 
 class Client:
@@ -64,4 +71,4 @@ class Client:
         return answer
 
     def _failed(self) -> ClientFailed:
-        return ClientFailed(f"the dispatching process ended:\n{self.started.log()}")
+        return ClientFailed(self.started.log())

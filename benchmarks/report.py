@@ -141,9 +141,10 @@ class Section:
                 low, high = spread.low, spread.high
                 if self.spread == "min - max":
                     low, high = spread.minimum, spread.maximum
-                middle = f"{spread.median:,.{places}f}"
+                decimals = places if spread.median >= 10 else max(places, 2)
+                middle = f"{spread.median:,.{decimals}f}"
                 if spread.minimum < spread.maximum:
-                    between = f"{low:,.{places}f} - {high:,.{places}f}"
+                    between = f"{low:,.{decimals}f} - {high:,.{decimals}f}"
             medians.append(middle)
             ranges.append(between)
         return [medians, ranges]

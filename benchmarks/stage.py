@@ -18,8 +18,10 @@ from itertools import count
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from benchmarks import records, servers, venvs
-from benchmarks.client import Client
+from benchmarks.client import Client, Done
 from benchmarks.delay import DelayingProxy
 from benchmarks.jobs import Job, save
 from benchmarks.peers.peer import Peer
@@ -31,21 +33,28 @@ COMMON = ("Django", "psycopg", "psycopg-binary", "redis", "hiredis")
 STARTS_WITHIN = 40.0
 _POLL = 0.005
 _REDIS_DATABASES = 64
+_STATEMENTS = """
+    SELECT coalesce(sum(calls), 0) FROM pg_stat_statements s
+    JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = %s
+"""
 
 
 class PeerFailed(Exception):
-    """A peer could not be made ready, or did not do what it was asked."""
+    """A peer could not be made ready, or did not do what it was asked; says what in a line.
+
+    log  the end of what its workers have printed
+    """
+
+    def __init__(self, problem: str, log: str = "") -> None:
+        super().__init__(problem)
+        self.log = log
 
 
 class Stage:
-    """`with` starts and ends it.
+    """`with` starts and ends it."""
 
-    delay  seconds of a simulated round trip between the peers and both servers
-    """
-
-    def __init__(self, peers: Sequence[Peer], *, delay: float = 0.0) -> None:
-        self.peers = peers
-        self.delay = delay
+    def __init__(self, peers: Sequence[Peer]) -> None:
+        self._peers = peers
         # Why a peer cannot take part.
         self.absent: dict[str, str] = {}
         self.pythons: dict[str, Path] = {}
@@ -61,22 +70,33 @@ class Stage:
             self._environments()
             opened.enter_context(self.valkey)
             opened.enter_context(self.postgres)
-            redis_port, postgres_port = self.valkey.port, self.postgres.port
-            self._templates_of_all(f"127.0.0.1:{postgres_port}")
-            if self.delay:
-                redis_port = opened.enter_context(DelayingProxy(redis_port, self.delay)).port
-                postgres_port = opened.enter_context(DelayingProxy(postgres_port, self.delay)).port
-            self.redis_address = f"127.0.0.1:{redis_port}"
-            self.postgres_address = f"127.0.0.1:{postgres_port}"
+            self.redis_address = f"127.0.0.1:{self.valkey.port}"
+            self.postgres_address = f"127.0.0.1:{self.postgres.port}"
+            self._make_templates()
             self._open = opened.pop_all()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._open.close()
 
-    @property
-    def present(self) -> list[Peer]:
-        return [peer for peer in self.peers if peer.name not in self.absent]
+    def present(self, peers: Sequence[Peer]) -> list[Peer]:
+        """Those that can take part."""
+        return [peer for peer in peers if peer.name not in self.absent]
+
+    @contextmanager
+    def delayed(self, round_trip: float) -> Iterator[None]:
+        """Within, the peers of new runs are so many seconds away from both servers, by a proxy."""
+        before = self.redis_address, self.postgres_address
+        with (
+            DelayingProxy(self.valkey.port, round_trip) as redis,
+            DelayingProxy(self.postgres.port, round_trip) as postgres,
+        ):
+            self.redis_address = f"127.0.0.1:{redis.port}"
+            self.postgres_address = f"127.0.0.1:{postgres.port}"
+            try:
+                yield
+            finally:
+                self.redis_address, self.postgres_address = before
 
     @contextmanager
     def run(self, peer: Peer, *, ttl: float = 30.0) -> Iterator["Run"]:
@@ -94,11 +114,7 @@ class Stage:
             peer,
             self.pythons[peer.name],
             directory,
-            {
-                "BENCHMARK_TTL": str(ttl),
-                "BENCHMARK_REDIS_URL": f"redis://{self.redis_address}/{redis_database}",
-                "BENCHMARK_DATABASE_URL": f"postgresql://postgres@{self.postgres_address}/{name}",
-            },
+            {"BENCHMARK_TTL": str(ttl), **self._addresses(name, redis_database)},
         )
         run.database, run.redis_database = name, redis_database
         try:
@@ -107,10 +123,17 @@ class Stage:
             run.close()
             self._sql(f"DROP DATABASE {name} WITH (FORCE)")
 
-    def versions(self) -> dict[str, str | None]:
+    def statements(self, run: "Run") -> int:
+        """How many its database has been sent, from the first call of this method on."""
+        with self.postgres.client() as client:
+            client.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+            row = client.execute(_STATEMENTS, [run.database]).fetchone()
+        return int(row[0]) if row else 0
+
+    def versions(self, peers: Sequence[Peer]) -> dict[str, str | None]:
         """Of the servers and of what is compared."""
         found = venvs.versions(Path(sys.executable), COMMON)
-        for peer in self.present:
+        for peer in self.present(peers):
             for package in map(_package, peer.requirements or ()):
                 found |= {package: venvs.versions(self.pythons[peer.name], [package])[package]}
         with self.valkey.client() as redis:
@@ -122,7 +145,7 @@ class Stage:
 
     def _environments(self) -> None:
         common = venvs.installed(COMMON)
-        for peer in self.peers:
+        for peer in self._peers:
             if peer.requirements is None:
                 self.pythons[peer.name] = Path(sys.executable)
                 continue
@@ -133,27 +156,37 @@ class Stage:
             except (subprocess.CalledProcessError, venvs.NoInterpreter) as error:
                 self.absent[peer.name] = f"cannot be installed: {error}"
 
-    def _templates_of_all(self, address: str) -> None:
-        """A database for each peer with its tables, from which each run gets a copy."""
-        for number, peer in enumerate(self.present):
-            name = f"template_{number}"
-            self._sql(f"CREATE DATABASE {name}")
-            environment = {
-                "BENCHMARK_REDIS_URL": f"redis://127.0.0.1:{self.valkey.port}/0",
-                "BENCHMARK_DATABASE_URL": f"postgresql://postgres@{address}/{name}",
-            }
-            directory = self.scratch / name
-            directory.mkdir()
-            done = subprocess.run(
-                [self.pythons[peer.name], *peer.migration],
-                env=environment_of(peer, directory, environment),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            if done.returncode:
-                self.absent[peer.name] = f"cannot make its tables: {_last_line(done.stdout)}"
-            self._templates[peer.name] = name
+    def _make_templates(self) -> None:
+        """A database with the tables of each kind, from which each run gets a copy."""
+        made: dict[tuple[Path, str], str] = {}
+        for peer in self.present(self._peers):
+            kind = (self.pythons[peer.name], peer.engine)
+            if kind not in made:
+                made[kind] = f"template_{len(made)}"
+                self._sql(f"CREATE DATABASE {made[kind]}")
+                if peer.migration and (problem := self._migrate(peer, made[kind])):
+                    self.absent[peer.name] = f"cannot make its tables: {problem}"
+            self._templates[peer.name] = made[kind]
+
+    def _migrate(self, peer: Peer, database: str) -> str:
+        """The last line that it prints if it fails."""
+        print(f"Making the tables of {peer.name} ...", file=sys.stderr, flush=True)
+        directory = self.scratch / database
+        directory.mkdir()
+        done = subprocess.run(
+            [self.pythons[peer.name], *peer.migration],
+            env=environment_of(peer, directory, self._addresses(database, 0)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return _last_line(done.stdout) if done.returncode else ""
+
+    def _addresses(self, database: str, redis_database: int) -> dict[str, str]:
+        return {
+            "BENCHMARK_REDIS_URL": f"redis://{self.redis_address}/{redis_database}",
+            "BENCHMARK_DATABASE_URL": f"postgresql://postgres@{self.postgres_address}/{database}",
+        }
 
     def _sql(self, statement: str) -> None:
         with self.postgres.client() as client:
@@ -187,9 +220,12 @@ class Run:
 
     def dispatch(self, jobs: Iterable[Job], how: str = "single") -> float:
         """Seconds that it took; `how` as in benchmarks.engines.client."""
+        return self.dispatched(jobs, how).seconds
+
+    def dispatched(self, jobs: Iterable[Job], how: str = "single") -> Done:
         file = self._directory / f"jobs-{next(self._files)}"
         save(jobs, file)
-        return self.client.dispatch(file, how).seconds
+        return self.client.dispatch(file, how)
 
     def start(self, executors: int, name: str = "worker") -> list[Started]:
         """So many executors; returns at once."""
@@ -225,16 +261,21 @@ class Run:
             self._check(deadline, f"task {number} did not begin within {seconds:g} s")
             time.sleep(_POLL)
 
+    def processes(self) -> list[psutil.Process]:
+        """All processes of the workers."""
+        return [process for worker in self._workers for process in worker.family()]
+
     def close(self) -> None:
         clients = [self._client.started] if self._client else []
         kill([*self._workers, *clients])
 
     def log(self) -> str:
-        return "its log ends with:\n" + "\n".join(worker.log() for worker in self._workers[-2:])
+        """The end of what the last workers have printed."""
+        return "\n".join(worker.log() for worker in self._workers[-2:])
 
     def _check(self, deadline: float, problem: str) -> None:
         if time.monotonic() > deadline:
-            raise PeerFailed(f"{problem}; {self.log()}")
+            raise PeerFailed(problem, self.log())
 
 
 def environment_of(peer: Peer, directory: Path, environment: Mapping[str, str]) -> dict[str, str]:

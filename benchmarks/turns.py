@@ -61,7 +61,7 @@ def take_turns(
                     turns.results[peer.name].append(turn(run))
                     turns.use.append(watch.use())
             except (PeerFailed, ClientFailed) as error:
-                print(error, file=sys.stderr, flush=True)
-                turns.failures[peer.name] = str(error).splitlines()[0]
+                print(f"{error}\n{error.log}", file=sys.stderr, flush=True)
+                turns.failures[peer.name] = str(error)
                 turns.results[peer.name].append(None)
     return turns

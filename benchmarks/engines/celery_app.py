@@ -62,3 +62,8 @@ def dispatch(job: Job) -> None:
     names = sorted({*job.exclusive, *job.shared})
     task = blocking if PEER == "celery-lock" else retrying
     task.delay(names, job.number, job.seconds)
+
+
+def occupy(names: Sequence[str]) -> None:
+    for name in names:
+        Lock(redis, f"lock:{name}", timeout=3600).acquire()

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 from benchmarks.peers.peer import Locks, Peer, each
-from benchmarks.venvs import UsageError
+from benchmarks.venvs import ROOT, UsageError
 
 OURS = "task_locks"
 PROCRASTINATE = "procrastinate"
 TASKS_DB = "django-tasks-db"
+HUEY = "huey"
+DRAMATIQ = "dramatiq"
 CELERY = "celery"
 CELERY_RESULTS = "celery-results"
 CELERY_LOCK = "celery-lock"
@@ -16,6 +18,22 @@ PULPCORE = "pulpcore"
 PULPCORE_POSTGRES = "pulpcore-postgres"
 
 _CELERY = "celery[redis]==5.7.0"
+
+
+def _pulpcore(name: str, kind: str) -> Peer:
+    program = "from pulpcore.tasking.entrypoint import worker; worker()"
+    return Peer(
+        name=name,
+        engine="pulpcore_app",
+        requirements=("pulpcore==3.123.1",),
+        commands=each(lambda worker: ("-c", program, "--name-template", worker)),
+        setup=f"a process for each executor, {kind}, WORKER_TTL = TTL",
+        locks=Locks.SHARED,
+        environment={
+            "DJANGO_SETTINGS_MODULE": "pulpcore.app.settings",
+            "PULP_SETTINGS": str(ROOT / "benchmarks" / "engines" / "pulpcore_settings.py"),
+        },
+    )
 
 
 def _celery(name: str, setup: str, *more: str, locks: Locks = Locks.NONE) -> Peer:
@@ -85,6 +103,38 @@ _ALL = (
         "ones as exclusive; where one is taken, retry(countdown=1)",
         locks=Locks.SEVERAL,
     ),
+    Peer(
+        name=HUEY,
+        engine="huey_app",
+        requirements=("huey[redis]==3.5.4",),
+        commands=lambda executors, worker: [
+            (
+                *("-m", "huey.bin.huey_consumer", "benchmarks.engines.huey_app.huey"),
+                *("--workers", str(executors), "--worker-type", "process"),
+            )
+        ],
+        setup="one consumer, process workers; the body in lock_task for each resource, ttl = TTL, "
+        "shared ones as exclusive; where one is taken, retry_delay=1",
+        locks=Locks.SEVERAL,
+        migration=(),
+    ),
+    Peer(
+        name=DRAMATIQ,
+        engine="dramatiq_app",
+        requirements=("dramatiq[redis]==2.2.1",),
+        commands=lambda executors, worker: [
+            (
+                *("-m", "dramatiq", "benchmarks.engines.dramatiq_app"),
+                *("--processes", str(executors), "--threads", "1"),
+            )
+        ],
+        setup="processes with one thread, Redis broker; the body in a ConcurrentRateLimiter of one "
+        "for each resource, ttl = TTL, shared ones as exclusive; where one is taken, again in 1 s",
+        locks=Locks.SEVERAL,
+        migration=(),
+    ),
+    _pulpcore(PULPCORE, "WORKER_TYPE = redis"),
+    _pulpcore(PULPCORE_POSTGRES, "WORKER_TYPE = pulpcore"),
 )
 PEERS = {peer.name: peer for peer in _ALL}
 
@@ -94,11 +144,12 @@ def is_able(peer: Peer, least: Locks) -> bool:
     return peer.locks >= least and (peer.runs_plain or least > Locks.NONE)
 
 
-def chosen(names: str, least: Locks = Locks.NONE) -> Sequence[Peer]:
+def chosen(names: str, least: Locks | None = Locks.NONE) -> Sequence[Peer]:
     """Ours, and of the peers that `names` names ("all", "none", or by name with commas) those that
-    can lock so much. Raises UsageError for an unknown name.
+    take part where so much must be locked; None: each of them. Raises UsageError for an unknown
+    name.
     """
-    able = [name for name, peer in PEERS.items() if is_able(peer, least)]
+    able = [name for name, peer in PEERS.items() if least is None or is_able(peer, least)]
     if names == "all":
         wanted = able
     elif names == "none":

@@ -8,17 +8,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from benchmarks.client import ClientFailed
-from benchmarks.peers import catalog
 from benchmarks.peers.catalog import OURS
-from benchmarks.peers.peer import Locks
+from benchmarks.peers.peer import Locks, Peer
 from benchmarks.recovery.cases import Case
 from benchmarks.recovery.trial import Outcome, trial
-from benchmarks.report import Figure, Machine, Report, Section, Spread, Target
+from benchmarks.report import Figure, Section, Spread, Target
 from benchmarks.scenarios import common
 from benchmarks.stage import PeerFailed, Run, Stage
 
 HELP = "a worker is killed in mid-task: seconds until the next task on its resource begins"
 RUNS = 1
+LEAST = Locks.ONE
 _POLL = 0.01
 _AT_ONCE = 2.0  # after its successor was started
 _AFTER_TTL = 5.0
@@ -44,28 +44,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> Report:
-    common.check_positive(arguments, "runs", "ttl")
-    machine = Machine()
+def check(arguments: argparse.Namespace) -> None:
     arguments.give_up = arguments.give_up or 3 * arguments.ttl
-    with Stage(catalog.chosen(arguments.peers, Locks.ONE)) as stage:
-        cells: Cells = {
-            (case, peer.name): Cell(failure=stage.absent.get(peer.name, ""))
-            for case in Case
-            for peer in stage.peers
-        }
-        for number in range(arguments.runs):
-            _round(stage, cells, arguments.ttl, arguments.give_up, number + 1)
-        names = [peer.name for peer in stage.peers]
-        return common.report("recovery", machine, stage, arguments, tables(cells, names, arguments))
+    common.check_positive(arguments, "runs", "ttl", "give_up")
 
 
-def _round(stage: Stage, cells: Cells, ttl: float, give_up: float, number: int) -> None:
+def measure(
+    stage: Stage, peers: Sequence[Peer], arguments: argparse.Namespace
+) -> Sequence[Section]:
+    cells: Cells = {
+        (case, peer.name): Cell(failure=stage.absent.get(peer.name, ""))
+        for case in Case
+        for peer in peers
+    }
+    for number in range(arguments.runs):
+        _round(stage, peers, cells, arguments.ttl, arguments.give_up, number + 1)
+    return tables(cells, [peer.name for peer in peers], arguments)
+
+
+def _round(
+    stage: Stage, peers: Sequence[Peer], cells: Cells, ttl: float, give_up: float, number: int
+) -> None:
     """Every peer in every case. They are begun one after the other; what waits, waits together."""
     with ExitStack() as runs:
         under_way: list[_Trial] = []
         for case in _ORDER:
-            for peer in stage.present:
+            for peer in stage.present(peers):
                 print(f"recovery, round {number}: {peer.name}, {case} ...", file=sys.stderr)
                 cell = cells[case, peer.name]
                 run = runs.enter_context(stage.run(peer, ttl=ttl))
@@ -94,7 +98,8 @@ class _Trial:
         except StopIteration:
             self.cell.outcomes.append(self.outcome)
         except (PeerFailed, ClientFailed) as error:
-            self.cell.failure = str(error).splitlines()[0]
+            print(f"{error}\n{error.log}", file=sys.stderr, flush=True)
+            self.cell.failure = str(error)
         else:
             return True
         self.run.close()

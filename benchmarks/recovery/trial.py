@@ -47,23 +47,23 @@ def trial(run: Run, case: Case, ttl: float, give_up: float, outcome: Outcome) ->
     run.dispatch([Job(number=_NEXT, exclusive=(RESOURCE,))])
     kill(doomed)
     killed_at = time.monotonic()
-    started_at: float | None = None
+    successor_at = None
     if case == Case.SAME_NAME_LATER:
         while time.monotonic() < killed_at + ttl + _A_MOMENT_LATER:
             yield False
     if case.has_successor:
-        started_at = time.monotonic()
+        successor_at = time.monotonic()
         run.start(1, "third" if case == Case.OTHER_NAME else "first")
-    alone_until = (started_at or killed_at) + _ALONE
+    alone_until = (successor_at or killed_at) + _ALONE
     yield from _begun(run, _NEXT, killed_at + give_up, alone_until)
-    _conclude(run, outcome, killed_at, started_at)
+    _conclude(run, outcome, killed_at, successor_at)
 
 
 def _must_begin(run: Run, number: int) -> Iterator[bool]:
     deadline = time.monotonic() + STARTS_WITHIN
     yield from _begun(run, number, deadline, deadline)
     if _began_at(run, number) is None:
-        raise PeerFailed(f"task {number} did not begin; {run.log()}")
+        raise PeerFailed(f"task {number} did not begin", run.log())
 
 
 def _begun(run: Run, number: int, deadline: float, alone_until: float) -> Iterator[bool]:

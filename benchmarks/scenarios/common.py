@@ -3,11 +3,9 @@
 import argparse
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 from benchmarks.peers.catalog import OURS
-from benchmarks.report import Machine, Report, Section, Spread
-from benchmarks.stage import Stage
+from benchmarks.report import Spread
 from benchmarks.turns import Turns
 from benchmarks.venvs import UsageError
 
@@ -39,13 +37,19 @@ def spread(turns: Turns, peer: str, name: str) -> Spread | None:
 
 
 def ratio(turns: Turns, peer: str, name: str) -> Spread | None:
-    """Of ours to the peer's, within each round."""
+    """Of ours to the peer's, within each round; None where there is nothing to divide by."""
     pairs = [
         (ours[name], theirs[name])
         for ours, theirs in zip(turns.results[OURS], turns.results[peer], strict=True)
-        if ours is not None and theirs is not None
+        if ours is not None and theirs is not None and theirs[name]
     ]
     return Spread.of_ratios(*zip(*pairs, strict=True)) if pairs else None
+
+
+def ratio_within(turns: Turns, peer: str, name: str, other: str) -> Spread | None:
+    """Of two values of the same peer."""
+    values = turns.of(peer, name)
+    return Spread.of_ratios(values, turns.of(peer, other)) if values else None
 
 
 def by_value(turns: Turns, name: str, *, reverse: bool = True) -> list[str]:
@@ -69,25 +73,3 @@ def notes_on_use(turns: Sequence[Turns]) -> list[str]:
         f"Of all CPU time others had {median(others):.0f} % in the median run, {max(others):.0f} % "
         f"at most; stolen by the host: {median(steals):.0f} %, {max(steals):.0f} %."
     ]
-
-
-def report(
-    name: str,
-    machine: Machine,
-    stage: Stage,
-    arguments: argparse.Namespace,
-    sections: Sequence[Section],
-) -> Report:
-    return Report(
-        name,
-        machine.as_dict(),
-        stage.versions(),
-        options(arguments),
-        sections,
-        [f"{peer.name}: {stage.absent.get(peer.name, peer.setup)}" for peer in stage.peers],
-    )
-
-
-def options(arguments: argparse.Namespace) -> dict[str, Any]:
-    known = {name: value for name, value in vars(arguments).items() if name not in ("run", "json")}
-    return {name: value for name, value in known.items() if not callable(value)}

@@ -1,13 +1,15 @@
 """Tasks that each need three of 50 resources for themselves, and share two."""
 
 import argparse
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from benchmarks import jobs
 from benchmarks.peers.catalog import CELERY_LOCK, CELERY_RETRY
-from benchmarks.peers.peer import Locks
-from benchmarks.report import Report
+from benchmarks.peers.peer import Locks, Peer
+from benchmarks.report import Section
 from benchmarks.scenarios import rates
+from benchmarks.stage import Stage
 
 HELP = "each task with three exclusive and two shared of 50 resources: rate"
 RUNS = 3
@@ -21,7 +23,11 @@ RATES = rates.Rates(
     targets={1: _TARGETS, 4: _TARGETS},
 )
 add_arguments = partial(rates.add_arguments, tasks=RATES.tasks)
+LEAST = RATES.least
+check = rates.check
 
 
-def run(arguments: argparse.Namespace) -> Report:
-    return rates.run(RATES, arguments)
+def measure(
+    stage: Stage, peers: Sequence[Peer], arguments: argparse.Namespace
+) -> Iterator[Section]:
+    return rates.tables(RATES, stage, peers, arguments)

@@ -1,12 +1,15 @@
 """Tasks without resources."""
 
 import argparse
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from benchmarks import jobs
 from benchmarks.peers.catalog import CELERY, CELERY_RESULTS, PROCRASTINATE, PULPCORE, TASKS_DB
-from benchmarks.report import Report
+from benchmarks.peers.peer import Peer
+from benchmarks.report import Section
 from benchmarks.scenarios import rates
+from benchmarks.stage import Stage
 
 HELP = "tasks without resources: rate"
 RUNS = 3
@@ -21,7 +24,11 @@ RATES = rates.Rates(
     },
 )
 add_arguments = partial(rates.add_arguments, tasks=RATES.tasks)
+LEAST = RATES.least
+check = rates.check
 
 
-def run(arguments: argparse.Namespace) -> Report:
-    return rates.run(RATES, arguments)
+def measure(
+    stage: Stage, peers: Sequence[Peer], arguments: argparse.Namespace
+) -> Iterator[Section]:
+    return rates.tables(RATES, stage, peers, arguments)

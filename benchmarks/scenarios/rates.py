@@ -13,8 +13,8 @@ from benchmarks import records
 from benchmarks.jobs import Job
 from benchmarks.peers import catalog
 from benchmarks.peers.catalog import OURS
-from benchmarks.peers.peer import Locks
-from benchmarks.report import Figure, Machine, Report, Section, Spread, Target
+from benchmarks.peers.peer import Locks, Peer
+from benchmarks.report import Figure, Section, Spread, Target
 from benchmarks.scenarios import common
 from benchmarks.stage import PeerFailed, Run, Stage
 from benchmarks.turns import Turns, take_turns
@@ -60,24 +60,17 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--executors", default="1,4", help="numbers of executors")
 
 
-def run(rates: Rates, arguments: argparse.Namespace) -> Report:
-    machine = Machine()
-    executors = common.counts("--executors", arguments.executors)
+def check(arguments: argparse.Namespace) -> None:
+    common.counts("--executors", arguments.executors)
     common.check_positive(arguments, "runs", "tasks", "seconds")
-    with Stage(catalog.chosen(arguments.peers, rates.least)) as stage:
-        sections = list(tables(rates, stage, arguments, executors, arguments.tasks))
-        return common.report(rates.name, machine, stage, arguments, sections)
 
 
 def tables(
-    rates: Rates,
-    stage: Stage,
-    arguments: argparse.Namespace,
-    executors: Sequence[int],
-    tasks: int,
+    rates: Rates, stage: Stage, peers: Sequence[Peer], arguments: argparse.Namespace
 ) -> Iterator[Section]:
-    jobs = rates.jobs(tasks)
-    peers = [peer for peer in stage.peers if catalog.is_able(peer, rates.least)]
+    """Of those of the peers that can lock so much."""
+    jobs = rates.jobs(arguments.tasks)
+    able = [peer for peer in peers if catalog.is_able(peer, rates.least)]
 
     def turn_of(count: int) -> Callable[[Run], dict[str, float]]:
         return lambda run: _turn(run, jobs, count, arguments.seconds)
@@ -85,13 +78,13 @@ def tables(
     measured = {
         count: take_turns(
             stage,
-            peers,
+            able,
             turn_of(count),
             rounds=arguments.runs,
             seed=arguments.seed,
             what=f"{rates.name}, {common.executors(count)}",
         )
-        for count in executors
+        for count in common.counts("--executors", arguments.executors)
     }
     yield _rate_table(rates, measured, len(jobs))
     if rates.gaps is not None:

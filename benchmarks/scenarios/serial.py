@@ -1,13 +1,15 @@
 """Tasks that all need the same resource for themselves."""
 
 import argparse
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from benchmarks import jobs
 from benchmarks.peers import catalog
-from benchmarks.peers.peer import Locks
-from benchmarks.report import Report
+from benchmarks.peers.peer import Locks, Peer
+from benchmarks.report import Section
 from benchmarks.scenarios import rates
+from benchmarks.stage import Stage
 
 HELP = "all tasks on one exclusive resource: rate, and the gap between two bodies"
 RUNS = 3
@@ -26,7 +28,11 @@ RATES = rates.Rates(
     gaps={catalog.PROCRASTINATE: 0.2, catalog.PULPCORE: 0.2, catalog.PULPCORE_POSTGRES: 0.2},
 )
 add_arguments = partial(rates.add_arguments, tasks=RATES.tasks)
+LEAST = RATES.least
+check = rates.check
 
 
-def run(arguments: argparse.Namespace) -> Report:
-    return rates.run(RATES, arguments)
+def measure(
+    stage: Stage, peers: Sequence[Peer], arguments: argparse.Namespace
+) -> Iterator[Section]:
+    return rates.tables(RATES, stage, peers, arguments)
