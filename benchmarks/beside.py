@@ -9,7 +9,6 @@ from benchmarks.peers.peer import Locks, Peer
 from benchmarks.report import Machine, Report, Section
 from benchmarks.stage import Stage
 
-
 _NO_OPTIONS = ("run", "json", "check_targets")
 
 

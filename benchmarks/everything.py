@@ -26,7 +26,9 @@ _OPTIONS: Mapping[str, Sequence[str]] = {
     "locks": ["--runs", "100", "--transports", "unix", "--peers", "redis-py,pulpcore"],
 }
 _QUICK: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("plain", "exclusive", "mixed"), ["--tasks", "100", "--seconds", "1"]),
+    "plain": ["--tasks", "100", "--seconds", "1"],
+    "exclusive": ["--tasks", "100", "--seconds", "1"],
+    "mixed": ["--tasks", "100", "--seconds", "1"],
     "serial": ["--tasks", "50", "--seconds", "1"],
     "dispatch": ["--tasks", "100", "--bulk-tasks", "1000"],
     "idle": ["--seconds", "2", "--executors", "2"],

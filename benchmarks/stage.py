@@ -8,6 +8,7 @@ with Stage(peers) as stage:
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -134,7 +135,8 @@ class Stage:
         """Of the servers and of what is compared."""
         found = venvs.versions(Path(sys.executable), COMMON)
         for peer in self.present(peers):
-            for package in map(_package, peer.requirements or ()):
+            own = map(_package, peer.requirements or ())
+            for package in (name for name in own if name not in COMMON):
                 found |= {package: venvs.versions(self.pythons[peer.name], [package])[package]}
         with self.valkey.client() as redis:
             found["Valkey"] = str(redis.info("server").get("valkey_version"))
@@ -150,8 +152,10 @@ class Stage:
                 self.pythons[peer.name] = Path(sys.executable)
                 continue
             try:
+                own = {_package(requirement) for requirement in peer.requirements}
+                pinned = [one for one in common if _package(one) not in own]
                 self.pythons[peer.name] = venvs.environment(
-                    [*common, *peer.requirements], interpreter=venvs.interpreter(peer.python)
+                    [*pinned, *peer.requirements], interpreter=venvs.interpreter(peer.python)
                 )
             except (subprocess.CalledProcessError, venvs.NoInterpreter) as error:
                 self.absent[peer.name] = f"cannot be installed: {error}"
@@ -301,4 +305,4 @@ def _last_line(text: str) -> str:
 
 
 def _package(requirement: str) -> str:
-    return requirement.partition("==")[0].partition("[")[0]
+    return re.split(r"[\[=<>]", requirement, maxsplit=1)[0]

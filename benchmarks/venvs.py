@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,14 +23,21 @@ class NoInterpreter(Exception):
 
 
 def interpreter(oldest: tuple[int, int]) -> Path:
-    """A Python that is at least so new: this one if it will do. Raises NoInterpreter."""
+    """A Python that is at least so new: this one if it will do, or one on the PATH or of pyenv.
+    Raises NoInterpreter."""
     if sys.version_info >= oldest:
         return Path(sys.executable)
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     for minor in range(oldest[1], oldest[1] + 4):
-        found = shutil.which(f"python{oldest[0]}.{minor}")
-        works = found and not subprocess.run([found, "-c", ""], capture_output=True).returncode
-        if found and works:
-            return Path(found)
+        name = f"{oldest[0]}.{minor}"
+        candidates = [shutil.which(f"python{name}"), *pyenv.glob(f"versions/{name}.*/bin/python")]
+        for candidate in candidates:
+            # That on the PATH may only be what would start one.
+            if (
+                candidate
+                and not subprocess.run([candidate, "-c", ""], capture_output=True).returncode
+            ):
+                return Path(candidate)
     raise NoInterpreter(f"it needs Python {oldest[0]}.{oldest[1]} or newer")
 
 

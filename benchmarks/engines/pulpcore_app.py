@@ -1,7 +1,10 @@
+from django_guid import set_guid
 from pulpcore.tasking.tasks import dispatch as dispatch_task
 
 from benchmarks.jobs import Job
 from benchmarks.records import body
+
+set_guid("benchmark")  # each task must have that of a request
 
 
 def work(number: int, seconds: float) -> None:

@@ -33,10 +33,22 @@ INSTALLED_APPS = [
         "task_locks": ["django_task_locks"],
         "procrastinate_app": ["procrastinate.contrib.django"],
         "tasks_db": ["django_tasks", "django_tasks_db"],
+        "ox": ["django_ox"],
+        "vtasks": ["django_vtasks"],
     }.get(ENGINE, []),
     *(["django_celery_results"] if PEER == "celery-results" else []),
 ]
 
 TASK_LOCKS: dict[str, Any] = {"redis": REDIS_URL, "ttl": TTL, "run_dir": _scratch / "run"}
 PROCRASTINATE_IMPORT_PATHS = ["benchmarks.engines.procrastinate_app"]
-TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}
+TASKS: dict[str, Any] = {
+    "default": {
+        "BACKEND": {
+            "ox": "django_ox.backend.OxBackend",
+            "vtasks": "django_vtasks.backends.valkey.ValkeyTaskBackend",
+        }.get(ENGINE, "django_tasks_db.DatabaseBackend"),
+    }
+}
+if ENGINE == "vtasks":
+    TASKS["default"]["OPTIONS"] = {"BROKER": "default"}
+    CACHES = {"default": {"BACKEND": "django_vcache.backend.ValkeyCache", "LOCATION": REDIS_URL}}

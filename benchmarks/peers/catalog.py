@@ -10,6 +10,8 @@ PROCRASTINATE = "procrastinate"
 TASKS_DB = "django-tasks-db"
 HUEY = "huey"
 DRAMATIQ = "dramatiq"
+OX = "django-ox"
+VTASKS = "django-vtasks"
 CELERY = "celery"
 CELERY_RESULTS = "celery-results"
 CELERY_LOCK = "celery-lock"
@@ -132,6 +134,26 @@ _ALL = (
         "for each resource, ttl = TTL, shared ones as exclusive; where one is taken, again in 1 s",
         locks=Locks.SEVERAL,
         migration=(),
+    ),
+    Peer(
+        name=OX,
+        engine="ox",
+        requirements=("django-ox==1.9.1", "Django>=6"),
+        commands=lambda executors, worker: [
+            ("-m", "django", "ox_worker", "--processes", str(executors))
+        ],
+        setup="one supervisor, a process for each executor, interval 1 s; on a newer Python",
+        python=(3, 12),
+    ),
+    Peer(
+        name=VTASKS,
+        engine="vtasks",
+        requirements=("django-vtasks[valkey]==3.2.0", "Django>=6"),
+        commands=each(
+            lambda name: ("-m", "django", "runworker", "--concurrency", "1", "--id", name)
+        ),
+        setup="a process with concurrency 1 for each executor, Valkey backend; on a newer Python",
+        python=(3, 12),
     ),
     _pulpcore(PULPCORE, "WORKER_TYPE = redis"),
     _pulpcore(PULPCORE_POSTGRES, "WORKER_TYPE = pulpcore"),
