@@ -18,6 +18,7 @@ class Scenario(Protocol):
     LEAST    what a peer must be able to lock to take part; None: all take part
     check    raises UsageError for arguments that make no sense
     measure  with those of these peers that the stage has
+    appendix text for the end of its report; need not be there
     """
 
     HELP: str
@@ -53,4 +54,5 @@ def measured(
         {key: value for key, value in vars(arguments).items() if key not in _NO_OPTIONS},
         sections,
         [f"{peer.name}: {stage.absent.get(peer.name, peer.setup)}" for peer in peers],
+        scenario.appendix(sections) if hasattr(scenario, "appendix") else "",
     )

@@ -197,6 +197,7 @@ class Report:
     options: dict[str, Any]
     sections: Sequence[Section]
     notes: Sequence[str] = ()
+    appendix: str = ""  # text that stands at the end as it is
 
     @property
     def missed(self) -> list[Figure]:
@@ -211,6 +212,7 @@ class Report:
             "options": self.options,
             "notes": list(self.notes),
             "sections": [section.as_dict() for section in self.sections],
+            "appendix": self.appendix,
             "missed": len(self.missed),
         }
         return json.dumps(document, indent=2) + "\n"
@@ -233,5 +235,6 @@ class Report:
         with_targets = [
             figure for section in self.sections for figure in section.figures if figure.verdict
         ]
+        lines += ["", self.appendix] if self.appendix else []
         lines += ["", f"{len(with_targets)} targets, {len(self.missed)} missed"]
         return "\n".join(lines)

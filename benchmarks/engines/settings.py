@@ -50,5 +50,5 @@ TASKS: dict[str, Any] = {
     }
 }
 if ENGINE == "vtasks":
-    TASKS["default"]["OPTIONS"] = {"BROKER": "default"}
+    TASKS["default"]["OPTIONS"] = {"cache_alias": "default"}
     CACHES = {"default": {"BACKEND": "django_vcache.backend.ValkeyCache", "LOCATION": REDIS_URL}}

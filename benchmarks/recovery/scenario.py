@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from benchmarks.client import ClientFailed
 from benchmarks.peers.catalog import OURS
 from benchmarks.peers.peer import Locks, Peer
+from benchmarks.recovery import table
 from benchmarks.recovery.cases import Case
 from benchmarks.recovery.trial import Outcome, trial
 from benchmarks.report import Figure, Section, Spread, Target
@@ -60,6 +61,10 @@ def measure(
     for number in range(arguments.runs):
         _round(stage, peers, cells, arguments.ttl, arguments.give_up, number + 1)
     return tables(cells, [peer.name for peer in peers], arguments)
+
+
+def appendix(sections: Sequence[Section]) -> str:
+    return table.markdown([section.as_dict() for section in sections])
 
 
 def _round(
