@@ -20,13 +20,13 @@ python -m benchmarks.plot build/benchmarks/all
 The runner starts a PostgreSQL and a Valkey of its own on free ports, and makes a virtual
 environment for each peer. Peers take turns, round by round. Every task has the same body: it
 appends the times of its begin and its end to a file. From these alone come rates, gaps and
-latencies, and whether tasks overlapped that exclude each other. The tasks are dispatched first, then
-the workers start; the first tenth of the tasks does not count. Where a peer could not take part, the
-table says why.
+latencies, and whether tasks overlapped that exclude each other. The tasks are dispatched first,
+then the workers start; the first tenth of the tasks does not count. Where a peer could not take
+part, the table says why.
 
 Read the figures as ratios: another machine has others. What a ratio does not tell: plain Celery,
-Dramatiq and Huey keep no record of a task in the database; and locks that expire are soon free again
-because they let two tasks run at once when one takes longer than its lock lives.
+Dramatiq and Huey keep no record of a task in the database; and locks that expire are soon free
+again because they let two tasks run at once when one takes longer than its lock lives.
 """
 
 
