@@ -1,6 +1,7 @@
 """The process that dispatches jobs for a peer: see benchmarks.engines.client for what it does."""
 
 import json
+import select
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import Started
+
+_LONGEST_ANSWER = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +26,13 @@ class Done:
 
 
 class ClientFailed(Exception):
-    """The process that dispatches has ended.
+    """The process that dispatches has ended, or has not answered for minutes.
 
     log  the end of what it has printed
     """
 
     def __init__(self, log: str) -> None:
-        super().__init__("the dispatching process ended")
+        super().__init__("the dispatching process ended, or hangs")
         self.log = log
 
 
@@ -64,7 +67,8 @@ class Client:
     def _answer(self) -> dict[str, Any]:
         stdout = self.started.process.stdout
         assert stdout is not None
-        line = stdout.readline()
+        ready, _, _ = select.select([stdout], [], [], _LONGEST_ANSWER)
+        line = stdout.readline() if ready else b""
         if not line:
             raise self._failed()
         answer: dict[str, Any] = json.loads(line)

@@ -13,15 +13,16 @@ from benchmarks.venvs import UsageError
 
 HELP = "all scenarios, one after the other, on the same servers"
 
+_SHORT = ["--seconds", "2", "--slow-runs", "1"]
 _OPTIONS: Mapping[str, Sequence[str]] = {
-    "plain": ["--runs", "3", "--tasks", "2000", "--seconds", "3"],
-    "exclusive": ["--runs", "3", "--tasks", "2000", "--seconds", "3"],
-    "mixed": ["--runs", "3", "--tasks", "2000", "--seconds", "3"],
-    "serial": ["--runs", "3", "--tasks", "200", "--seconds", "3"],
-    "dispatch": ["--runs", "3"],
-    "idle": ["--runs", "1", "--seconds", "15"],
-    "backlog": ["--runs", "1", "--fill-seconds", "20", "--give-up", "5"],
-    "remote": ["--runs", "1", "--tasks", "1000", "--seconds", "3", "--executors", "4"],
+    "plain": ["--runs", "3", *_SHORT],
+    "exclusive": ["--runs", "3", *_SHORT],
+    "mixed": ["--runs", "3", *_SHORT],
+    "serial": ["--runs", "3", *_SHORT],
+    "dispatch": ["--runs", "3", "--slow-runs", "1"],
+    "idle": ["--runs", "1", "--seconds", "10"],
+    "backlog": ["--runs", "1", "--fill-seconds", "15", "--give-up", "5"],
+    "remote": ["--runs", "1", "--executors", "4", *_SHORT],
     "recovery": ["--runs", "1", "--ttl", "10", "--give-up", "30"],
     "locks": ["--runs", "100", "--transports", "unix", "--peers", "redis-py,pulpcore"],
 }

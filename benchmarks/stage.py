@@ -231,6 +231,15 @@ class Run:
         save(jobs, file)
         return self.client.dispatch(file, how)
 
+    def fill(self, jobs: Sequence[Job], seconds: float, how: str, step: int) -> Sequence[Job]:
+        """Those that were dispatched within so many seconds, in steps of so many."""
+        deadline = time.monotonic() + seconds
+        done = 0
+        while done < len(jobs) and time.monotonic() < deadline:
+            self.dispatch(jobs[done : done + step], how)
+            done += step
+        return jobs[:done]
+
     def start(self, executors: int, name: str = "worker") -> list[Started]:
         """So many executors; returns at once."""
         started = []

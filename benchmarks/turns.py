@@ -40,10 +40,10 @@ def take_turns(
     rounds: int,
     seed: int,
     what: str,
-    ttl: float = 30.0,
+    slow_rounds: int | None = None,
 ) -> Turns:
     """`turn` measures one peer once; raises PeerFailed where it does not do what it should, after
-    which this peer has no other turn."""
+    which this peer has no other turn. Peers that are slow take part in `slow_rounds` alone."""
     turns = Turns(results={peer.name: [] for peer in peers})
     turns.failures = {p.name: stage.absent[p.name] for p in peers if p.name in stage.absent}
     order = list(peers)
@@ -51,12 +51,13 @@ def take_turns(
     for number in range(rounds):
         shuffle(order)
         for peer in order:
-            if peer.name in turns.failures:
+            is_over = peer.is_slow and slow_rounds is not None and number >= slow_rounds
+            if is_over or peer.name in turns.failures:
                 turns.results[peer.name].append(None)
                 continue
             print(f"{what}, round {number + 1}: {peer.name} ...", file=sys.stderr, flush=True)
             try:
-                with stage.run(peer, ttl=ttl) as run:
+                with stage.run(peer) as run:
                     watch = CpuWatch()
                     turns.results[peer.name].append(turn(run))
                     turns.use.append(watch.use())

@@ -30,6 +30,7 @@ def _pulpcore(name: str, kind: str) -> Peer:
         requirements=("pulpcore==3.123.1",),
         commands=each(lambda worker: ("-c", program, "--name-template", worker)),
         setup=f"a process for each executor, {kind}, WORKER_TTL = TTL",
+        is_slow=True,
         locks=Locks.SHARED,
         environment={
             "DJANGO_SETTINGS_MODULE": "pulpcore.app.settings",

@@ -24,6 +24,7 @@ class Peer:
     commands      of the processes that are so many executors, under a name, for its Python
     setup         how it is set up, in a sentence for the report
     runs_plain    whether a job without resources is something else than with another peer
+    is_slow       whether its runs take so long that one may leave some out
     migration     the command that makes its tables; () if it has none
     environment   of all its processes
     python        oldest version of Python that it runs on
@@ -36,6 +37,7 @@ class Peer:
     setup: str
     locks: Locks = Locks.NONE
     runs_plain: bool = True
+    is_slow: bool = False
     migration: Command = ("-m", "django", "migrate", "-v", "0")
     environment: Mapping[str, str] = field(default_factory=dict)
     python: tuple[int, int] = (3, 11)

@@ -63,7 +63,9 @@ def _turn(stage: Stage, run: Run, backlog: int, arguments: argparse.Namespace) -
         raise PeerFailed("has no way to make a resource busy")
     busy = [f"busy:{number}" for number in range(_BUSY)]
     run.client.occupy(busy)
-    waiting = _fill(run, backlog, busy, arguments.fill_seconds)
+    how = "bulk" if "dispatch_bulk" in run.client.can else "transaction"
+    jobs = [Job(number=number, exclusive=(busy[number % _BUSY],)) for number in range(backlog)]
+    waiting = run.fill(jobs, arguments.fill_seconds, how, _IN_ONE_STEP)
     run.start(1)
     # It has begun to work when it has run a task on another free resource.
     first = backlog + _PROBES
@@ -80,20 +82,8 @@ def _turn(stage: Stage, run: Run, backlog: int, arguments: argparse.Namespace) -
         "latency": median(latencies) * 1e3,
         "slowest": max(latencies) * 1e3,
         "statements": (stage.statements(run) - statements) / _PROBES,
-        "waiting": waiting,
+        "waiting": len(waiting),
     }
-
-
-def _fill(run: Run, backlog: int, busy: list[str], seconds: float) -> int:
-    """How many wait when all do, or the time is up."""
-    deadline = time.monotonic() + seconds
-    how = "bulk" if "dispatch_bulk" in run.client.can else "transaction"
-    waiting = 0
-    while waiting < backlog and time.monotonic() < deadline:
-        numbers = range(waiting, min(waiting + _IN_ONE_STEP, backlog))
-        run.dispatch((Job(number=n, exclusive=(busy[n % _BUSY],)) for n in numbers), how)
-        waiting = numbers.stop
-    return waiting
 
 
 def tables(measured: dict[int, Turns]) -> list[Section]:

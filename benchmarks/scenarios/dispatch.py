@@ -22,6 +22,9 @@ _SINGLE, _BULK = 0.9, 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=int, default=1000, help="number of tasks one by one")
+    parser.add_argument(
+        "--slow-runs", type=int, help="rounds of peers that are slow (default: all)"
+    )
     parser.add_argument("--bulk-tasks", type=int, default=5000, help="number of tasks in bulk")
 
 
@@ -38,6 +41,7 @@ def measure(
             peers,
             partial(_turn, tasks=arguments.tasks, bulk_tasks=arguments.bulk_tasks),
             rounds=arguments.runs,
+            slow_rounds=arguments.slow_runs,
             seed=arguments.seed,
             what="dispatch",
         )

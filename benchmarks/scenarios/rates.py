@@ -1,12 +1,14 @@
 """Tasks a second, of one executor and of several: what the scenarios that measure it share.
 
 The jobs are dispatched first; then the workers start. The first tenth does not count, as the
-workers warm up meanwhile, and a run ends after so many seconds, when enough has run to tell.
+workers warm up meanwhile. Neither dispatching nor running takes longer than so many seconds: then
+there is enough to tell.
 """
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median, quantiles
 
 from benchmarks import records
@@ -46,6 +48,7 @@ class Rates:
 
 # The p99 of our gaps, in times their p50.
 _MOST_P99 = 10.0
+_IN_ONE_STEP = 250
 
 
 def add_arguments(parser: argparse.ArgumentParser, tasks: int) -> None:
@@ -55,9 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser, tasks: int) -> None:
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--seconds", type=float, default=10.0, help="a run ends so long after its first task began"
+        "--seconds",
+        type=float,
+        default=10.0,
+        help="a run ends so long after its first task began; most time to dispatch them, too",
     )
     parser.add_argument("--executors", default="1,4", help="numbers of executors")
+    parser.add_argument(
+        "--slow-runs", type=int, help="rounds of peers that are slow (default: all)"
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -69,32 +78,35 @@ def tables(
     rates: Rates, stage: Stage, peers: Sequence[Peer], arguments: argparse.Namespace
 ) -> Iterator[Section]:
     """Of those of the peers that can lock so much."""
+    measured = measure(rates, stage, peers, arguments)
+    yield rate_table(rates, measured, arguments.tasks)
+    if rates.gaps is not None:
+        yield _gap_table(rates, measured)
+
+
+def measure(
+    rates: Rates, stage: Stage, peers: Sequence[Peer], arguments: argparse.Namespace
+) -> dict[int, Turns]:
+    """By number of executors."""
     jobs = rates.jobs(arguments.tasks)
-    able = [peer for peer in peers if catalog.is_able(peer, rates.least)]
-
-    def turn_of(count: int) -> Callable[[Run], dict[str, float]]:
-        return lambda run: _turn(run, jobs, count, arguments.seconds)
-
-    measured = {
+    return {
         count: take_turns(
             stage,
-            able,
-            turn_of(count),
+            [peer for peer in peers if catalog.is_able(peer, rates.least)],
+            partial(_turn, jobs=jobs, executors=count, seconds=arguments.seconds),
             rounds=arguments.runs,
+            slow_rounds=arguments.slow_runs,
             seed=arguments.seed,
             what=f"{rates.name}, {common.executors(count)}",
         )
         for count in common.counts("--executors", arguments.executors)
     }
-    yield _rate_table(rates, measured, len(jobs))
-    if rates.gaps is not None:
-        yield _gap_table(rates, measured)
 
 
 def _turn(run: Run, jobs: Sequence[Job], executors: int, seconds: float) -> dict[str, float]:
-    dispatching = run.dispatch(jobs)
+    dispatched = run.fill(jobs, seconds, "single", _IN_ONE_STEP)
     run.start(executors)
-    intervals = run.wait(len(jobs), seconds)
+    intervals = run.wait(len(dispatched), seconds)
     ended = sum(interval.ended_at is not None for interval in intervals)
     if ended < 3:
         raise PeerFailed(f"{ended} tasks ended within {seconds:g} s")
@@ -104,13 +116,12 @@ def _turn(run: Run, jobs: Sequence[Job], executors: int, seconds: float) -> dict
         "rate": records.rate(intervals),
         "ended": ended,
         "overlaps": records.overlaps(intervals, jobs),
-        "dispatching": dispatching,
         "gap_p50": median(gaps) * 1e3,
         "gap_p99": quantiles(gaps, n=100, method="inclusive")[98] * 1e3,
     }
 
 
-def _rate_table(rates: Rates, measured: Mapping[int, Turns], tasks: int) -> Section:
+def rate_table(rates: Rates, measured: Mapping[int, Turns], tasks: int) -> Section:
     figures = []
     for count, turns in measured.items():
         for peer in common.by_value(turns, "rate"):
