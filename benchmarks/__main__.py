@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -120,4 +121,6 @@ def show(report: Report, file: Path) -> None:
 
 
 if __name__ == "__main__":
+    # As Ctrl-C does: nothing that was started is left behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

@@ -1,8 +1,11 @@
 """All scenarios in one go, with options that let them end within half an hour on two CPUs."""
 
 import argparse
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks import beside
@@ -18,7 +21,8 @@ _OPTIONS: Mapping[str, Sequence[str]] = {
     "plain": ["--runs", "3", *_SHORT],
     "exclusive": ["--runs", "3", *_SHORT],
     "mixed": ["--runs", "3", *_SHORT],
-    "serial": ["--runs", "3", *_SHORT],
+    # Most end much sooner.
+    "serial": ["--runs", "3", *_SHORT, "--seconds", "5"],
     "dispatch": ["--runs", "3", "--slow-runs", "1"],
     "idle": ["--runs", "1", "--seconds", "10"],
     "backlog": ["--runs", "1", "--fill-seconds", "15", "--give-up", "5"],
@@ -57,7 +61,8 @@ def options(names: Iterable[str], *, quick: bool) -> dict[str, Sequence[str]]:
 def reports(
     modules: Mapping[str, Any], chosen: Mapping[str, argparse.Namespace], peers: str
 ) -> Iterator[tuple[str, Report]]:
-    """By scenario, each as soon as it is there. Raises UsageError before anything is measured."""
+    """By scenario, each as soon as it is there; one that fails is told, and the others go on.
+    Raises UsageError before anything is measured."""
     taking_part = catalog.chosen(peers, None)
     together = {name: module for name, module in modules.items() if hasattr(module, "measure")}
     for name, module in together.items():
@@ -66,15 +71,20 @@ def reports(
         with Stage(taking_part) as stage:
             for name, module in together.items():
                 able = catalog.chosen(peers, module.LEAST)
-                started_at = time.monotonic()
-                report = beside.measured(name, module, stage, able, chosen[name])
-                yield name, _timed(report, started_at)
+                report = partial(beside.measured, name, module, stage, able, chosen[name])
+                yield from _reported(name, report)
     for name, module in modules.items():
         if name not in together:
-            started_at = time.monotonic()
-            yield name, _timed(module.run(chosen[name]), started_at)
+            yield from _reported(name, partial(module.run, chosen[name]))
 
 
-def _timed(report: Report, started_at: float) -> Report:
+def _reported(name: str, measure: Callable[[], Report]) -> Iterator[tuple[str, Report]]:
+    started_at = time.monotonic()
+    try:
+        report = measure()
+    except Exception:
+        print(f"{name} failed:", file=sys.stderr)
+        traceback.print_exc()
+        return
     report.options["took"] = round(time.monotonic() - started_at)
-    return report
+    yield name, report

@@ -70,14 +70,15 @@ def read(file: Path) -> list[Interval]:
     return sorted(found, key=lambda interval: interval.began_at)
 
 
-def rate(intervals: Sequence[Interval]) -> float:
-    """Bodies a second. The first tenth is left out: until then the workers warm up."""
+def rate(intervals: Sequence[Interval], until: float | None = None) -> float:
+    """Bodies a second, up to the last one's end, or to `until` where more were to come. The first
+    tenth is left out: in it the workers warm up."""
     ended = [interval for interval in intervals if interval.ended_at is not None]
     skipped = len(ended) // 10
     if len(ended) - skipped < 2:
         raise ValueError(f"{len(ended)} bodies have ended: too few for a rate")
     last = max(interval.ended_at or 0.0 for interval in ended)
-    return (len(ended) - skipped) / (last - ended[skipped].began_at)
+    return (len(ended) - skipped) / ((until or last) - ended[skipped].began_at)
 
 
 def gaps(intervals: Sequence[Interval]) -> list[float]:

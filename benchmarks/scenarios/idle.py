@@ -69,9 +69,11 @@ def _turn(stage: Stage, run: Run, executors: int, seconds: float) -> dict[str, f
     with CommandCount(stage.valkey, run.redis_database) as redis:
         time.sleep(seconds)
     used, called = cpu_seconds(family) - before, stage.statements(run) - statements
-    # Who has run a body is an executor; who supervises them is not.
+    # Who has run a body is an executor; who supervises them is not. Where each task had a process
+    # of its own, which is gone, those that start them are.
     pids = {interval.pid for interval in records.read(run.records)}
     each = [_uss(process) for process in family if process.pid in pids]
+    each = each or [_uss(process) for process in family]
     return {
         "cpu": used / seconds * 100,
         "statements": called / seconds,
@@ -137,7 +139,7 @@ def tables(measured: dict[int, Turns]) -> list[Section]:
             "uss",
             "Idle: private memory of an executor (USS, median)",
             "MB",
-            ["Of each process that has run a task."],
+            ["Of each process that has run a task, or that starts one for each task."],
         ),
         section("total", "Idle: private memory of all processes, for each executor", "MB"),
     ]

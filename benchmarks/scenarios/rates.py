@@ -6,6 +6,7 @@ there is enough to tell.
 """
 
 import argparse
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,13 +108,14 @@ def _turn(run: Run, jobs: Sequence[Job], executors: int, seconds: float) -> dict
     dispatched = run.fill(jobs, seconds, "single", _IN_ONE_STEP)
     run.start(executors)
     intervals = run.wait(len(dispatched), seconds)
+    looked_at = time.monotonic()
     ended = sum(interval.ended_at is not None for interval in intervals)
     if ended < 3:
         raise PeerFailed(f"{ended} tasks ended within {seconds:g} s")
     # Of those that exclude each other alone the gaps mean something.
     gaps = records.gaps(intervals[len(intervals) // 10 :])
     return {
-        "rate": records.rate(intervals),
+        "rate": records.rate(intervals, looked_at if ended < len(dispatched) else None),
         "ended": ended,
         "overlaps": records.overlaps(intervals, jobs),
         "gap_p50": median(gaps) * 1e3,

@@ -64,6 +64,10 @@ def test_the_rate_leaves_out_the_first_tenth() -> None:
     assert records.rate(slow_start + steady) == pytest.approx(1.0)
 
 
+def test_where_more_were_to_come_the_rate_counts_the_wait_for_them() -> None:
+    assert records.rate([ran(0, 0, 1), ran(1, 1, 2)], until=8) == pytest.approx(0.25)
+
+
 def test_there_is_no_rate_of_one_body() -> None:
     with pytest.raises(ValueError, match="1 bodies have ended"):
         records.rate([ran(0, 0, 1), ran(1, 1, None)])
