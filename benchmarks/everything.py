@@ -52,10 +52,14 @@ def wanted(only: str, known: Iterable[str]) -> list[str]:
     return found
 
 
-def options(names: Iterable[str], *, quick: bool) -> dict[str, Sequence[str]]:
+def options(names: Iterable[str], *, quick: bool) -> dict[str, list[str]]:
     """Of the command line, by scenario; what comes later counts."""
-    more = {name: ["--runs", "1", *_QUICK[name]] if quick else [] for name in _QUICK}
-    return {name: [*_OPTIONS[name], *more[name]] for name in names}
+    found = {}
+    for name in names:
+        found[name] = list(_OPTIONS.get(name, ()))
+        if quick:
+            found[name] += ["--runs", "1", *_QUICK.get(name, ())]
+    return found
 
 
 def reports(

@@ -14,7 +14,7 @@ RESOURCE = "resource:0"
 _LONG, _NEXT, _PROBE = 0, 1, 2
 _A_MOMENT_LATER = 1.0
 # So long a worker that has just been started has the machine for itself.
-_ALONE = 6.0
+_ALONE = 3.0
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ def trial(run: Run, case: Case, ttl: float, give_up: float, outcome: Outcome) ->
     if case.has_successor:
         successor_at = time.monotonic()
         run.start(1, "third" if case == Case.OTHER_NAME else "first")
-    alone_until = (successor_at or killed_at) + _ALONE
+    alone_until = 0.0 if successor_at is None else successor_at + _ALONE
     yield from _begun(run, _NEXT, killed_at + give_up, alone_until)
     _conclude(run, outcome, killed_at, successor_at)
 
