@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -52,9 +53,11 @@ class Started:
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-lines:])
 
 
-def kill(all_started: Sequence[Started], timeout: float = 10.0) -> None:
-    """SIGKILL to all of them at once, as when a container ends; returns when they are gone."""
+def kill(all_started: Sequence[Started], timeout: float = 10.0) -> float:
+    """SIGKILL to all of them at once, as when a container ends. Returns when they are gone: the
+    time.monotonic() of the blow."""
     doomed = [process for started in all_started for process in started.family()]
+    struck_at = time.monotonic()
     for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, or they would start others
         for process in doomed:
             with suppress(psutil.NoSuchProcess):
@@ -67,3 +70,4 @@ def kill(all_started: Sequence[Started], timeout: float = 10.0) -> None:
     for started in all_started:
         started.process.wait(timeout)
     psutil.wait_procs([*doomed, *late], timeout=timeout)
+    return struck_at

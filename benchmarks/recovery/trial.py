@@ -45,8 +45,7 @@ def trial(run: Run, case: Case, ttl: float, give_up: float, outcome: Outcome) ->
         run.dispatch([Job(number=_PROBE, exclusive=("resource:1",))])
         yield from _must_begin(run, _PROBE)
     run.dispatch([Job(number=_NEXT, exclusive=(RESOURCE,))])
-    kill(doomed)
-    killed_at = time.monotonic()
+    killed_at = kill(doomed)
     successor_at = None
     if case == Case.SAME_NAME_LATER:
         while time.monotonic() < killed_at + ttl + _A_MOMENT_LATER:
