@@ -93,19 +93,19 @@ def _section(section: Document) -> str:
     return "\n".join([*lines, "", " ".join(section["notes"]), ""])
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def _median(spread: Document | None) -> str:
-    return _number(spread["median"]) if spread else ""
+    return number(spread["median"]) if spread else ""
 
 
 def _range(spread: Document | None, kind: str) -> str:
     if not spread or spread["minimum"] == spread["maximum"]:
         return ""
     low, high = ("minimum", "maximum") if kind == "min - max" else ("low", "high")
-    return f"{_number(spread[low])} - {_number(spread[high])}"
+    return f"{number(spread[low])} - {number(spread[high])}"
 
 
 def _target(figure: Document) -> str:

@@ -27,6 +27,8 @@ PICTURES: Mapping[str, Sequence[str]] = {
     "locks": ["cleanup"],
 }
 _OWN, _OTHER = "#1f6f8b", "#b9c4cb"
+_NOTHING = {"median": 0.0, "minimum": 0.0, "maximum": 0.0}
+_LONGEST = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,37 +62,39 @@ def draw_all(report: Mapping[str, Any], to: Path) -> list[str]:
 
 
 def draw(section: Mapping[str, Any], file: Path) -> None:
-    """A bar for each figure, a panel for each group; the line through a bar is its range."""
+    """A bar for each figure, a panel for each group; the line through a bar is its range. Where a
+    peer has no figure, its remark stands in its place."""
     import matplotlib
 
     matplotlib.use("Agg")
     # The same figures give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = section["key"]
+    matplotlib.rcParams |= {"svg.hashsalt": section["key"], "svg.fonttype": "none"}
     from matplotlib import pyplot
 
-    groups = list(dict.fromkeys(figure["group"] for figure in section["figures"]))
-    panels = [
-        [f for f in section["figures"] if f["group"] == group and f["value"]] for group in groups
-    ]
-    panels, groups = zip(  # type: ignore[assignment]
-        *((panel, group) for panel, group in zip(panels, groups, strict=True) if panel),
-        strict=True,
-    )
-    tallest = max(map(len, panels))
+    panels: dict[str, list[Mapping[str, Any]]] = {}
+    for figure in section["figures"]:
+        if figure["value"] or figure["remark"]:
+            panels.setdefault(figure["group"], []).append(figure)
+    tallest = max(map(len, panels.values()))
     canvas, axes = pyplot.subplots(
         1, len(panels), figsize=(5.2 * len(panels), 0.9 + 0.34 * tallest), squeeze=False
     )
-    for axis, panel, group in zip(axes[0], panels, groups, strict=True):
-        names = [figure["what"] for figure in panel]
-        medians = [figure["value"]["median"] for figure in panel]
+    for axis, (group, figures) in zip(axes[0], panels.items(), strict=True):
+        names = [figure["what"] for figure in figures]
+        spreads = [figure["value"] or _NOTHING for figure in figures]
+        medians = [spread["median"] for spread in spreads]
         reach = [
-            [figure["value"]["median"] - figure["value"]["minimum"] for figure in panel],
-            [figure["value"]["maximum"] - figure["value"]["median"] for figure in panel],
+            [spread["median"] - spread["minimum"] for spread in spreads],
+            [spread["maximum"] - spread["median"] for spread in spreads],
+        ]
+        labels = [
+            f" {markdown.number(figure['value']['median']) if figure['value'] else _short(figure)}"
+            for figure in figures
         ]
         colours = [_OWN if name.startswith((OURS, "ours")) else _OTHER for name in names]
         bars = axis.barh(names, medians, color=colours, xerr=reach, ecolor="#555555")
-        axis.bar_label(bars, [f" {median:,.3g}" for median in medians], fontsize=8)
-        axis.margins(x=0.15)
+        axis.bar_label(bars, labels, fontsize=8)
+        axis.margins(x=0.18)
         axis.invert_yaxis()
         axis.set_title(group, fontsize=9)
         axis.set_xlabel(section["unit"], fontsize=8)
@@ -98,8 +102,13 @@ def draw(section: Mapping[str, Any], file: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     canvas.suptitle(section["title"], fontsize=10)
     canvas.tight_layout()
-    canvas.savefig(file, metadata={"Date": None})
+    canvas.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     pyplot.close(canvas)
+
+
+def _short(figure: Mapping[str, Any]) -> str:
+    remark = str(figure["remark"])
+    return remark if len(remark) <= _LONGEST else f"{remark[:_LONGEST]}..."
 
 
 if __name__ == "__main__":
