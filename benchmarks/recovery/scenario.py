@@ -145,7 +145,10 @@ def tables(cells: Cells, names: Sequence[str], arguments: argparse.Namespace) ->
                 if case not in (Case.ORDINARY, Case.SAME_NAME_LATER)
                 for name in names
             ],
-            ["All processes of the worker are killed at once, as when its container ends."],
+            [
+                "All processes of the worker are killed at once, as when its container ends.",
+                "A lock that expires counts its time from its taking, shortly before the kill.",
+            ],
             spread="min - max",
         ),
         Section(

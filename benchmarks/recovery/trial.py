@@ -14,7 +14,7 @@ RESOURCE = "resource:0"
 _LONG, _NEXT, _PROBE = 0, 1, 2
 _A_MOMENT_LATER = 1.0
 # So long a worker that has just been started has the machine for itself.
-_ALONE = 3.0
+_ALONE = 2.5
 
 
 @dataclass(slots=True)
