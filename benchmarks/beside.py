@@ -7,6 +7,7 @@ from typing import Protocol
 from benchmarks.peers import catalog
 from benchmarks.peers.peer import Locks, Peer
 from benchmarks.report import Machine, Report, Section
+from benchmarks.servers import SETTINGS
 from benchmarks.stage import Stage
 
 _NO_OPTIONS = ("run", "json", "check_targets")
@@ -53,6 +54,9 @@ def measured(
         stage.versions(peers),
         {key: value for key, value in vars(arguments).items() if key not in _NO_OPTIONS},
         sections,
-        [f"{peer.name}: {stage.absent.get(peer.name, peer.setup)}" for peer in peers],
+        [
+            *SETTINGS,
+            *(f"{peer.name}: {stage.absent.get(peer.name, peer.setup)}" for peer in peers),
+        ],
         scenario.appendix(sections) if hasattr(scenario, "appendix") else "",
     )

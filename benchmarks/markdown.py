@@ -57,7 +57,7 @@ def _machine(reports: Sequence[Document]) -> str:
         "",
         ", ".join(f"{name} {version or 'absent'}" for name, version in versions.items()) + ".",
         "",
-        "Who takes part, and how it is set up:",
+        "The servers, who takes part, and how each is set up:",
         "",
         *(f"* {setup}" for setup in setups),
         "",

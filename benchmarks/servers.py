@@ -10,6 +10,13 @@ import psutil
 
 from tests.support.servers import PostgresServer, ValkeyServer
 
+# What a reader of figures should know of them.
+SETTINGS = (
+    "PostgreSQL: fsync and synchronous_commit on, no autovacuum during a run; by TCP, connections "
+    "kept (CONN_MAX_AGE = None)",
+    "Valkey: no persistence; by TCP",
+)
+
 
 def valkey(databases: int = 16) -> ValkeyServer:
     """A Valkey on a unix socket and a port, without persistence; `with` starts and ends it."""

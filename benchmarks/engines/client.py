@@ -10,12 +10,15 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import django
 
 from benchmarks import jobs
+from benchmarks.jobs import Job
 
 _IN_ONE_CALL = 1000
 
@@ -27,17 +30,19 @@ def main() -> None:
     engine = importlib.import_module(f"benchmarks.engines.{os.environ['BENCHMARK_ENGINE']}")
     _say(answers, {"can": [name for name in ("dispatch_bulk", "occupy") if hasattr(engine, name)]})
     for line in sys.stdin:
-        order = json.loads(line)
-        if "occupy" in order:
-            act: Any = lambda: engine.occupy(order["occupy"])  # noqa: B023, E731
-        else:
-            todo = jobs.load(Path(order["dispatch"]))
-            act = {"single": _singly, "bulk": _in_bulk, "transaction": _in_transactions}[
-                order["how"]
-            ](engine, todo)
+        act = _prepared(engine, json.loads(line))
         began_at = time.monotonic()
         act()
         _say(answers, {"began_at": began_at, "ended_at": time.monotonic()})
+
+
+def _prepared(engine: Any, order: dict[str, Any]) -> Callable[[], None]:
+    """What the order asks for, with all that it needs at hand."""
+    if "occupy" in order:
+        return partial(engine.occupy, order["occupy"])
+    todo = jobs.load(Path(order["dispatch"]))
+    how = {"single": _singly, "bulk": _in_bulk, "transaction": _in_transactions}[order["how"]]
+    return partial(how, engine, todo)
 
 
 def _say(answers: Any, answer: dict[str, Any]) -> None:
@@ -45,33 +50,23 @@ def _say(answers: Any, answer: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _singly(engine: Any, todo: Any) -> Any:
-    def act() -> None:
-        for job in todo:
-            engine.dispatch(job)
-
-    return act
+def _singly(engine: Any, todo: Sequence[Job]) -> None:
+    for job in todo:
+        engine.dispatch(job)
 
 
-def _in_bulk(engine: Any, todo: Any) -> Any:
-    def act() -> None:
-        for first in range(0, len(todo), _IN_ONE_CALL):
-            engine.dispatch_bulk(todo[first : first + _IN_ONE_CALL])
-
-    return act
+def _in_bulk(engine: Any, todo: Sequence[Job]) -> None:
+    for first in range(0, len(todo), _IN_ONE_CALL):
+        engine.dispatch_bulk(todo[first : first + _IN_ONE_CALL])
 
 
-def _in_transactions(engine: Any, todo: Any) -> Any:
+def _in_transactions(engine: Any, todo: Sequence[Job]) -> None:
     """One after the other, but with a commit for many: to fill a queue."""
     from django.db import transaction
 
-    def act() -> None:
-        for first in range(0, len(todo), _IN_ONE_CALL):
-            with transaction.atomic():
-                for job in todo[first : first + _IN_ONE_CALL]:
-                    engine.dispatch(job)
-
-    return act
+    for first in range(0, len(todo), _IN_ONE_CALL):
+        with transaction.atomic():
+            _singly(engine, todo[first : first + _IN_ONE_CALL])
 
 
 if __name__ == "__main__":

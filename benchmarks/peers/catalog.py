@@ -29,7 +29,7 @@ def _pulpcore(name: str, kind: str) -> Peer:
         engine="pulpcore_app",
         requirements=("pulpcore==3.123.1",),
         commands=each(lambda worker: ("-c", program, "--name-template", worker)),
-        setup=f"a process for each executor, {kind}, WORKER_TTL = TTL",
+        setup=f"a process for each executor, {kind}, WORKER_TTL = TTL, CONN_MAX_AGE = 0",
         is_slow=True,
         locks=Locks.SHARED,
         environment={
