@@ -1,23 +1,30 @@
-"""Measurements of this package beside others of its kind, each run on a server of its own.
+"""Measurements of this package beside others of its kind, on servers of their own.
 
     pip install -e ".[test,hiredis]"
-    python -m benchmarks locks                      # a table; the same as JSON in build/benchmarks/
-    python -m benchmarks locks --json figures.json
-    python -m benchmarks locks --peers none         # without the others
-    python -m benchmarks locks --peers pottery==3.0.1,pulpcore
-    python -m benchmarks locks --check              # a missed target makes the exit status 1
-    python -m benchmarks locks --help               # to measure less, or more
+    python -m benchmarks plain                  # a table; the same as JSON in build/benchmarks/
+    python -m benchmarks plain --peers none     # without the others
+    python -m benchmarks plain --peers procrastinate,celery --runs 5 --json figures.json
+    python -m benchmarks plain --check          # a missed target makes the exit status 1
+    python -m benchmarks plain --help           # to measure less, or more
+    python -m benchmarks all --json DIRECTORY   # everything; --quick to see whether it works
+    python -m benchmarks.plot DIRECTORY         # docs/benchmarks.md from it, with pictures
+                                                # (needs the extra "benchmarks")
 
-The others are installed from PyPI into a virtual environment under build/benchmarks/, together with
-the versions of Django, django-redis, redis-py and hiredis that are installed here; the measuring
-processes run in it. It is made the first time.
+The others are installed from PyPI into virtual environments under build/benchmarks/, with the
+versions of Django, psycopg, redis-py and hiredis that are installed here. They are made the first
+time.
 
-A scenario is a module or package that has
+locks measures the lock manager: in one process, beside other locks. All other scenarios measure
+task queues, with real workers on a PostgreSQL and a Valkey:
 
-    HELP                        one line
-    add_arguments(parser)       options of its own
-    run(arguments) -> Report    measures; raises UsageError for arguments that make no sense
+    peers/       who takes part, how each is installed, set up and started
+    engines/     the tasks of each, imported in its own environment alone
+    scenarios/   what is measured of all alike, and recovery/: what follows the kill of a worker
+    stage.py     the servers, a fresh database for each run, the adapter to a peer's processes
+    records.py   what the bodies of tasks leave, and what is told from it
+    turns.py     peers take turns, round by round
 
-and a name in SCENARIOS of __main__.py. What several need is beside it: rounds.py for paired
-rounds, servers.py, venvs.py, report.py, and settings.py for the processes that measure.
+A scenario is a module that has HELP (one line), RUNS (rounds by default), add_arguments(parser) and
+either what beside.Scenario asks for or run(arguments) -> Report; and a name in SCENARIOS of
+__main__.py. A missing or failing peer is told in the table, and the others go on.
 """

@@ -46,15 +46,22 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An upper limit of a figure's median, or of the median of its ratio."""
+    """A limit of a figure's median, or of the median of its ratio: the most, or the least."""
 
     limit: float
     of: Literal["value", "ratio"] = "ratio"
     reached: bool = True  # whether the limit itself will do
+    is_least: bool = False
 
     @property
     def text(self) -> str:
-        return f"{'<=' if self.reached else '<'} {self.limit:.2f}"
+        sign = ">" if self.is_least else "<"
+        return f"{sign}{'=' if self.reached else ''} {self.limit:.2f}"
+
+    def is_met(self, value: float) -> bool:
+        if value == self.limit:
+            return self.reached
+        return (value > self.limit) == self.is_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +73,14 @@ class Figure:
     ratio: Spread | None = None
     target: Target | None = None
     group: str = ""
+    remark: str = ""  # behind the line
 
     @property
     def verdict(self) -> str:
         measured = self.value if self.target and self.target.of == "value" else self.ratio
         if self.target is None or measured is None:
             return ""
-        limit = self.target.limit
-        is_met = measured.median <= limit if self.target.reached else measured.median < limit
-        return "ok" if is_met else "MISSED"
+        return "ok" if self.target.is_met(measured.median) else "MISSED"
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "verdict": self.verdict}
@@ -87,6 +93,7 @@ class Section:
     key    names it in JSON
     unit   of the values
     ratio  what the ratios are to; "" if there are none
+    spread which range stands beside a median: of few values all are in it
     """
 
     key: str
@@ -95,9 +102,11 @@ class Section:
     ratio: str
     figures: Sequence[Figure]
     notes: Sequence[str] = ()
+    spread: Literal["p10 - p90", "min - max"] = "p10 - p90"
 
     def lines(self) -> list[str]:
-        columns = [column for column in self._columns() if any(column[1:])]
+        *columns, remarks = self._columns()
+        columns = [*(column for column in columns if any(column[1:])), remarks]
         widths = [max(map(len, column)) for column in columns]
         lines = [self.title, "-" * len(self.title)]
         group = ""
@@ -105,8 +114,8 @@ class Section:
             if figure is not None and figure.group != group:
                 group = figure.group
                 lines.append(group)
-            first, *rest = row
-            cells = [first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]
+            first, *rest, remark = row
+            cells = [first.ljust(widths[0]), *map(str.rjust, rest, widths[1:-1]), remark]
             lines.append("  ".join(cells).rstrip())
         return [*lines, *self.notes]
 
@@ -115,11 +124,30 @@ class Section:
         figures = self.figures
         return [
             ["", *(f"{'  ' if figure.group else ''}{figure.what}" for figure in figures)],
-            *_spreads(self.unit, [figure.value for figure in figures], places=1),
-            *_spreads(self.ratio, [figure.ratio for figure in figures], places=2),
+            *self._spreads(self.unit, [figure.value for figure in figures], places=1),
+            *self._spreads(self.ratio, [figure.ratio for figure in figures], places=2),
             ["target", *(figure.target.text if figure.target else "" for figure in figures)],
             ["", *(figure.verdict for figure in figures)],
+            ["", *(figure.remark for figure in figures)],
         ]
+
+    def _spreads(self, head: str, spreads: Sequence[Spread | None], places: int) -> list[list[str]]:
+        """A column of medians and one of ranges."""
+        medians: list[str] = [head]
+        ranges: list[str] = [self.spread]
+        for spread in spreads:
+            middle = between = ""
+            if spread is not None:
+                low, high = spread.low, spread.high
+                if self.spread == "min - max":
+                    low, high = spread.minimum, spread.maximum
+                decimals = places if spread.median >= 10 else max(places, 2)
+                middle = f"{spread.median:,.{decimals}f}"
+                if spread.minimum < spread.maximum:
+                    between = f"{low:,.{decimals}f} - {high:,.{decimals}f}"
+            medians.append(middle)
+            ranges.append(between)
+        return [medians, ranges]
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -129,21 +157,8 @@ class Section:
             "ratio": self.ratio,
             "figures": [figure.as_dict() for figure in self.figures],
             "notes": list(self.notes),
+            "spread": self.spread,
         }
-
-
-def _spreads(head: str, spreads: Sequence[Spread | None], places: int) -> list[list[str]]:
-    """A column of medians and one of ranges."""
-    medians, ranges = [head], ["p10 - p90"]
-    for spread in spreads:
-        median = between = ""
-        if spread is not None:
-            median = f"{spread.median:.{places}f}"
-            if spread.minimum < spread.maximum:
-                between = f"{spread.low:.{places}f} - {spread.high:.{places}f}"
-        medians.append(median)
-        ranges.append(between)
-    return [medians, ranges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +197,7 @@ class Report:
     options: dict[str, Any]
     sections: Sequence[Section]
     notes: Sequence[str] = ()
+    appendix: str = ""  # text that stands at the end as it is
 
     @property
     def missed(self) -> list[Figure]:
@@ -196,6 +212,7 @@ class Report:
             "options": self.options,
             "notes": list(self.notes),
             "sections": [section.as_dict() for section in self.sections],
+            "appendix": self.appendix,
             "missed": len(self.missed),
         }
         return json.dumps(document, indent=2) + "\n"
@@ -218,5 +235,6 @@ class Report:
         with_targets = [
             figure for section in self.sections for figure in section.figures if figure.verdict
         ]
+        lines += ["", self.appendix] if self.appendix else []
         lines += ["", f"{len(with_targets)} targets, {len(self.missed)} missed"]
         return "\n".join(lines)

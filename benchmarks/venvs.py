@@ -2,10 +2,10 @@
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +16,29 @@ DIRECTORY = ROOT / "build" / "benchmarks"
 
 class UsageError(Exception):
     """Arguments that make no sense; says what would."""
+
+
+class NoInterpreter(Exception):
+    """A package needs another Python than there is on this machine."""
+
+
+def interpreter(oldest: tuple[int, int]) -> Path:
+    """A Python that is at least so new: this one if it will do, or one on the PATH or of pyenv.
+    Raises NoInterpreter."""
+    if sys.version_info >= oldest:
+        return Path(sys.executable)
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for minor in range(oldest[1], oldest[1] + 4):
+        name = f"{oldest[0]}.{minor}"
+        candidates = [shutil.which(f"python{name}"), *pyenv.glob(f"versions/{name}.*/bin/python")]
+        for candidate in candidates:
+            # That on the PATH may only be what would start one.
+            if (
+                candidate
+                and not subprocess.run([candidate, "-c", ""], capture_output=True).returncode
+            ):
+                return Path(candidate)
+    raise NoInterpreter(f"it needs Python {oldest[0]}.{oldest[1]} or newer")
 
 
 def chosen(peers: str, known: Mapping[str, str]) -> dict[str, str]:
@@ -48,11 +71,16 @@ def installed(packages: Iterable[str]) -> list[str]:
     return found
 
 
-def environment(requirements: Sequence[str], alone: Sequence[str] = ()) -> Path:
+def environment(
+    requirements: Sequence[str], alone: Sequence[str] = (), interpreter: Path | None = None
+) -> Path:
     """The Python of an environment that has these requirements and, without what they depend on,
     those in `alone`.
+
+    interpreter  the Python that it is made with, if not this one
     """
-    described = "\n".join([sys.version, *sorted(requirements), "alone:", *sorted(alone)])
+    kind = sys.version if interpreter in (None, Path(sys.executable)) else str(interpreter)
+    described = "\n".join([kind, *sorted(requirements), "alone:", *sorted(alone)])
     directory = DIRECTORY / f"venv-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
     python = directory / "bin" / "python"
     made = directory / "made"
@@ -60,9 +88,13 @@ def environment(requirements: Sequence[str], alone: Sequence[str] = ()) -> Path:
         packages = ", ".join([*requirements, *alone])
         print(f"Making {directory.relative_to(ROOT)} with {packages}.", file=sys.stderr)
         shutil.rmtree(directory, ignore_errors=True)
-        venv.create(directory, with_pip=True)
+        subprocess.run([interpreter or sys.executable, "-m", "venv", directory], check=True)
         install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        subprocess.run([*install, *requirements], check=True)
+        try:
+            subprocess.run([*install, *requirements], check=True)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         if alone:
             subprocess.run([*install, "--no-deps", *alone], check=True)
         made.touch()

@@ -59,6 +59,29 @@ def test_locks_in_small(tmp_path: Path) -> None:
     assert report["missed"] == text.count("MISSED")
 
 
+@pytest.mark.slow
+def test_a_scenario_beside_peers_in_small(tmp_path: Path) -> None:
+    file = tmp_path / "serial.json"
+    command = [sys.executable, "-m", "benchmarks", "serial", "--peers=none", "--runs=1"]
+
+    text = subprocess.check_output(
+        [*command, "--tasks=30", "--executors=2", "--json", file], cwd=ROOT, text=True
+    )
+
+    report = json.loads(file.read_text())
+    assert {"PostgreSQL", "Valkey", "Django"} <= set(report["versions"])
+    assert report["notes"][-1] == "task_locks: one worker, defaults"
+    rates, gaps = report["sections"]
+    assert rates["figures"][0]["value"]["median"] > 0
+    assert rates["figures"][0]["remark"] == "", "all have run, and none beside another"
+    assert [figure["what"] for figure in gaps["figures"]] == [
+        "task_locks, p50",
+        "task_locks, p99",
+        "task_locks, p99 : p50",
+    ]
+    assert rates["title"] in text
+
+
 def is_measured(figure: dict[str, Any]) -> bool:
     return (
         figure["value"]["median"] > 0
@@ -101,24 +124,3 @@ def test_wrong_argument(arguments: tuple[str, str], capsys: pytest.CaptureFixtur
 
     assert ended.value.code == 2
     assert arguments[0] in capsys.readouterr().err
-
-
-def test_dispatch_in_small(tmp_path: Path) -> None:
-    file = tmp_path / "dispatch.json"
-
-    subprocess.check_call(
-        [
-            *(sys.executable, "-m", "benchmarks", "dispatch"),
-            *("--runs=2", "--tasks=5", "--json", file),
-        ],
-        cwd=ROOT,
-    )
-
-    report = json.loads(file.read_text())
-    (section,) = report["sections"]
-    assert [figure["what"].split()[0] for figure in section["figures"]] == [
-        "dispatch",
-        "dispatch_many",
-        "bulk_create",
-    ]
-    assert all(is_measured(figure) for figure in section["figures"])

@@ -1,0 +1,1 @@
+"""What is measured of all peers alike, one scenario a module."""
