@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 
-from django_task_locks import acancel_task, cancel_task, dispatch, execution
+from django_task_locks import acancel_task, cancel_task, dispatch, execution, rebuilding
 from django_task_locks.execution import Outcome
 from django_task_locks.locks import LockManager
 from django_task_locks.models import Task
@@ -299,6 +299,7 @@ class TestRedisAway:
     ) -> None:
         server.close()
         with ValkeyServer(server.directory, appendonly="yes", appendfsync="always") as lasting:
+            assert rebuilding.rebuild()
             task, behind = (dispatch(tasks.record, exclusive="a") for _ in range(2))
             lasting.stop()
 
@@ -306,6 +307,7 @@ class TestRedisAway:
 
             assert refreshed(task).state == State.CANCELED
             lasting.start()
+            assert rebuilding.rebuild()
             wait_until(lambda: answered(lambda: state_in_redis(own_locks, behind)) == "granted")
             assert state_in_redis(own_locks, task) is None
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.cluster import RedisCluster
 
+from django_task_locks.connections import get_lock_manager
 from tests.support.locations import LOCATIONS, Location
 from tests.support.services import AnyClient, Services
 
@@ -17,8 +18,10 @@ PROGRAM = """
 import asyncio, os, sys, warnings
 import django
 django.setup()
-from django_task_locks import connections
+from django_task_locks import connections, epochs
 from django_task_locks.locks import LockRequest
+
+epochs.adopt("1:")  # as the database would say
 
 warnings.simplefilter("ignore", DeprecationWarning)  # that a process with threads forks
 
@@ -98,6 +101,7 @@ def location(
 def control(location: Location) -> Iterator[AnyClient]:
     with location.way.control() as client:
         client.flushall()
+        client.set(get_lock_manager().keys.epoch, "1:")
         yield client
 
 

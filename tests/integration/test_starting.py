@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.db import DatabaseError, DataError, OperationalError
 
+from django_task_locks import rebuilding
 from django_task_locks.exceptions import LockServiceUnavailable
 from django_task_locks.locks import LockManager
 from django_task_locks.worker.control import ControlChannel
@@ -89,6 +90,7 @@ class TestControlChannel:
         assert channel.descriptor() is not None
         server.restart()
         assert channel.read() is None
+        assert rebuilding.rebuild()
         own_locks.send("w@1", "hello")
 
         wait_until(lambda: channel.descriptor() is not None)
