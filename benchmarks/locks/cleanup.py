@@ -10,7 +10,7 @@ from redis import Redis
 
 from benchmarks.locks.contestants import TTL, Refused, ids
 from benchmarks.rounds import Contestant, paired_rounds
-from django_task_locks.connections import new_lock_manager
+from django_task_locks.connections import rebuilding_lock_manager
 from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.requests import Claimant, Grant
 
@@ -27,7 +27,7 @@ def measure(rounds: int, seed: int, foreign: Sequence[int], **unused: object) ->
     contestants, commands = [], {}
     for database, count in enumerate(foreign, start=1):
         with _database(database):
-            manager = new_lock_manager(longest_wait=0)
+            manager = rebuilding_lock_manager()  # each database has locks of its own
         _fill(manager, count)
         contestants.append(Contestant(str(count), _cleanups(manager)))
         _cleanups(manager)(1)()  # which loads the scripts
