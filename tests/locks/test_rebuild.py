@@ -110,6 +110,15 @@ class TestAfterTheLossOfEverything:
         assert following.id == "b"
         assert following.token > 7
 
+    def test_what_its_code_holds_besides_does_not_take_its_slot(
+        self, manager: LockManager, rebuild: Rebuild
+    ) -> None:
+        rebuilt(rebuild, FIRST, [running(task("a", "r"), 7), held(hold("h", "s", by=WORKER), 8)])
+        executor = Executor(manager)
+        assert executor.claim() == Claimed("a", 7)
+        assert executor.advance(Claimed("a", 7)) == Idle(None)
+        assert manager.retire(WORKER) == ("h",), "it is settled with the slot all the same"
+
     def test_order_is_that_of_priority_and_time_whatever_comes_back_first(
         self, manager: LockManager, rebuild: Rebuild
     ) -> None:
@@ -162,6 +171,25 @@ class TestAfterTheLossOfEverything:
         rebuilt(rebuild, FIRST, [waiting(task("later", "r", run_after=4_000_000_000))])
         assert manager.inspect_request("later").state == "due"  # type: ignore[union-attr]
         assert isinstance(manager.request(hold("h", "r")), Grant)
+
+    def test_tokens_go_on_above_those_of_a_server_whose_clock_was_ahead(
+        self, manager: LockManager, rebuild: Rebuild
+    ) -> None:
+        ahead = arrival(4_000_000_000_000)
+        rebuilt(rebuild, FIRST, [running(task("a", "r"), ahead)])
+        after = manager.request(hold("h", "s"))
+        assert isinstance(after, Grant)
+        assert (after.token or 0) > ahead
+
+    def test_tokens_go_on_above_those_that_others_know_of(
+        self, manager: LockManager, rebuild: Rebuild
+    ) -> None:
+        ahead = arrival(4_000_000_000_000)
+        assert rebuild.begin(FIRST)
+        rebuild.open(FIRST, ahead)
+        after = manager.request(hold("h", "s"))
+        assert isinstance(after, Grant)
+        assert (after.token or 0) > ahead
 
     def test_tokens_go_on_above_all_that_were_given(
         self, manager: LockManager, redis_client: Redis, rebuild: Rebuild
