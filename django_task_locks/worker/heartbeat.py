@@ -55,6 +55,7 @@ class Heartbeat:
         self._locks = quick_lock_manager(self._limit)
         self._steady_from = now()
         self._next = now() + self._interval
+        self._soonest = 0.0
         self._next_lead = now() + settings.ttl
         self._problems: dict[str, Exception] = {}
         self._stopped = threading.Event()
@@ -69,7 +70,7 @@ class Heartbeat:
             self._board.deadline = sent_at + self._settings.ttl * 2 / 3
 
     def nudge(self) -> bool:
-        """The next beat comes at once."""
+        """The next beat comes at once, or soon if the last one has only just been."""
         self._nudged.set()
         return True
 
@@ -106,6 +107,7 @@ class Heartbeat:
             limit_time(self._limit)
             while not self._is_stopped_within(max(0.0, self._next - now())):
                 self._next = now() + self._interval
+                self._soonest = now() + presence.SOONEST
                 if not self._beat():
                     self.is_lost = True
                     self._wake()
@@ -116,6 +118,7 @@ class Heartbeat:
 
     def _is_stopped_within(self, seconds: float) -> bool:
         self._nudged.wait(seconds)
+        self._stopped.wait(max(0.0, self._soonest - now()))
         self._nudged.clear()
         return self._stopped.is_set()
 

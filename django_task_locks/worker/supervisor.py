@@ -365,16 +365,20 @@ class Supervisor:
             self._board.is_epoch_doubted = False
             self._heartbeat.nudge()
         if self._heartbeat.must_rebuild:
-            self._heartbeat.must_rebuild = False
             if not any(child.job == "rebuild" for child in self._children.running.values()):
                 with self._nothing_open():
                     self._children.fork(self._rebuild_slot, 0, self._rebuild, job="rebuild")
+            self._heartbeat.must_rebuild = False
 
     def _rebuild(self) -> int:
         """In the child."""
         self._forget_supervision()
         unblock()
-        return 0 if rebuilding.rebuild() else 1
+        try:
+            return 0 if rebuilding.rebuild() else 1
+        except _UNAVAILABLE as error:
+            emit("epoch.rebuild_failed", error=error)
+            return 1
 
     # -- clean-up ------------------------------------------------------------------------------
 

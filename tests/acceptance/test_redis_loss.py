@@ -105,9 +105,7 @@ class Scene:
 
     def _run(self, name: str) -> None:
         arguments = [str(self.directory), [name], [], str(self.directory / "release")]
-        self.running.append(
-            dispatch(witnesses.work_until, arguments, exclusive=[name], **RETRIED)
-        )
+        self.running.append(dispatch(witnesses.work_until, arguments, exclusive=[name], **RETRIED))
 
     def _wait_for(self, names: list[str], *, is_shared: bool) -> Task:
         exclusive, shared = ([], names) if is_shared else (names, [])

@@ -12,8 +12,8 @@ from tests.support.servers import ValkeyServer
 class Deployment(Startable):
     """What clients reach at `url`, and one of them at `left_url`: the same server, before."""
 
-    def __init__(self, **options: str | int) -> None:
-        self.server = ValkeyServer(**options)
+    def __init__(self, server: ValkeyServer | None = None) -> None:
+        self.server = server or ValkeyServer()
 
     def start(self) -> Self:
         self.server.start()
@@ -57,14 +57,14 @@ class FullRestart(EmptyRestart):
     """SIGKILL of a server that keeps what it was told."""
 
     def __init__(self) -> None:
-        super().__init__(appendonly="yes", appendfsync="always")
+        super().__init__(ValkeyServer(appendonly="yes", appendfsync="always"))
 
 
 class Failover(Deployment):
     """The replica takes the place of a primary that dies, and lacks what came last."""
 
     def __init__(self) -> None:
-        super().__init__(tcp=True)
+        super().__init__(ValkeyServer(tcp=True))
         self.replica = ValkeyServer(replicaof=f"127.0.0.1 {self.server.port}")
         self._directory = make_directory()
         self._address = self._directory / "present.sock"
