@@ -1,5 +1,6 @@
 """Redis has lost the locks, or some of them, or has what is no longer true: they are rebuilt."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -119,6 +120,15 @@ class TestAfterTheLossOfEverything:
         assert executor.advance(Claimed("a", 7)) == Idle(None)
         assert manager.retire(WORKER) == ("h",), "it is settled with the slot all the same"
 
+    def test_what_none_of_a_workers_executors_confirms_is_settled_with_a_dead_one(
+        self, manager: LockManager, rebuild: Rebuild
+    ) -> None:
+        unknown = replace(WORKER, slot="")
+        rows = [running(task("a", "r"), 7, unknown), running(task("b", "s"), 8, unknown)]
+        confirmed = running(task("b", "s"), 8, replace(WORKER, slot="1.1"))
+        rebuilt(rebuild, FIRST, [*rows, confirmed])
+        assert manager.retire(WORKER) == ("a",)
+
     def test_order_is_that_of_priority_and_time_whatever_comes_back_first(
         self, manager: LockManager, rebuild: Rebuild
     ) -> None:
@@ -197,6 +207,7 @@ class TestAfterTheLossOfEverything:
         rebuilt(rebuild, FIRST, [])
         before = manager.request(hold("a", "r"))
         redis_client.flushall()
+        time.sleep(0.005)  # no loss is noticed and mended within a millisecond
         rebuilt(rebuild, SECOND, [])
         after = manager.request(hold("a", "r"))
         assert isinstance(before, Grant)
