@@ -27,6 +27,7 @@ from tests.support.processes import (
     Worker,
     Workers,
     is_guard,
+    message,
     refreshed,
     wait_for_state,
     wait_until,
@@ -145,6 +146,26 @@ def test_a_redis_that_hangs_meanwhile_fences_no_worker(
     wait_until(rebuilding.are_locks_right)
     (tmp_path / "release").touch()
     wait_for_state(holder, State.COMPLETED)
+    assert "fenced" not in worker.log()
+    assert_nothing_is_left(get_lock_manager())
+
+
+def test_an_executor_that_cannot_restore_what_it_holds_is_given_up_alone(
+    workers: Workers, locks: LockManager, tmp_path: Path
+) -> None:
+    """Its body is in C code that lets nobody else at the interpreter."""
+    worker = workers.start("--concurrency", "2")
+    gate = str(tmp_path / "gate")
+    other = dispatch(tasks.record_until, ["other", gate])
+    stuck = dispatch(tasks.hold_in_c, ["inner"])
+    wait_until(lambda: Run.objects.count() == 2)
+    locks.client.flushall()
+    wait_for_state(stuck, State.FAILED)
+    assert "Killed by signal 9." in message(stuck)
+    rival = wait_for_state(dispatch(tasks.record, ["rival"], exclusive="inner"), State.COMPLETED)
+    assert refreshed(other).state == State.RUNNING
+    Path(gate).touch()
+    wait_until_final([other, rival])
     assert "fenced" not in worker.log()
     assert_nothing_is_left(get_lock_manager())
 
