@@ -42,8 +42,21 @@ def rebuilding_lock_manager() -> LockManager:
     """A lock manager with connections of its own that asks for no epoch: it makes the next one, or
     restores what belongs to it.
     """
+    return _without_epoch(_limits())
+
+
+def restoring_lock_manager() -> LockManager:
+    """As `rebuilding_lock_manager`, but gives up at once, in time for the next heartbeat of the
+    thread that uses it.
+    """
+    settings = get_settings()
+    seconds = min(settings.heartbeat_interval, settings.ttl / 6)
+    return _without_epoch(Limits(seconds, seconds, 0, retries=0))
+
+
+def _without_epoch(limits: Limits) -> LockManager:
     endpoint = Endpoint.from_settings()
-    return LockManager(endpoint.transport(_limits()), get_settings().prefix, endpoint.name)
+    return LockManager(endpoint.transport(limits), get_settings().prefix, endpoint.name)
 
 
 async def get_async_lock_manager() -> AsyncLockManager:

@@ -104,6 +104,9 @@ EVENTS = {
     "executor.not_restored": Event(
         WARNING, "what a task holds by itself could not be restored yet; it is repeated"
     ),
+    "executor.given_up": Event(
+        ERROR, "executor killed: it did not restore what its task holds by itself within half a TTL"
+    ),
     "executor.error": Event(ERROR, "unexpected error in an executor"),
     "recovery.missing": Event(WARNING, "process declared missing"),
     "recovery.task": Event(WARNING, "settled, since its process has ended"),

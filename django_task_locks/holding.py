@@ -174,11 +174,11 @@ class _Demand:
             label=label or f"hold by {present.status.name} (pid {present.status.pid})",
         )
         self.release = releasing.Release(self.request.id, owner=present.owner)
-        self.own = OwnRequest(self.request, waits=timeout != 0, made_at=time.time())
         self.is_granted = False
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._ancestors = _ancestors()
+        self.own = OwnRequest(self.request, waits=not self.must_not_wait, made_at=time.time())
         self._refuse_own_conflict()
 
     def _refuse_own_conflict(self) -> None:

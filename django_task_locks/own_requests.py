@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from django_task_locks import epochs
-from django_task_locks.connections import rebuilding_lock_manager
+from django_task_locks.connections import restoring_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import EpochLost
 from django_task_locks.locks.rebuild import Epoch, Known, Rebuild, arrival
@@ -23,7 +23,7 @@ from django_task_locks.signals import hold_lost
 class OwnRequest:
     """One of them, from before it is sent until it is released.
 
-    waits    whether it may queue, and is then restored as waiting
+    waits    whether it may queue: until it is granted, it is restored as waiting
     made_at  Unix time in seconds, for its place in the order
     token    from its grant on
     held     what the code that holds it was given
@@ -108,7 +108,7 @@ def restore(epoch: Epoch, others: Sequence[Known] = ()) -> bool:
         present = [own for own in _State.requests.values() if own.token is not None or own.waits]
     if not present and not others:
         return True
-    manager = rebuilding_lock_manager()
+    manager = restoring_lock_manager()
     rebuild = Rebuild(manager)
     try:
         try:
@@ -147,6 +147,7 @@ def tell_lost(reason: str) -> None:
 
 
 def _tell(own: OwnRequest, reason: str) -> None:
+    own.token, own.waits = None, False  # nobody restores it
     emit("hold.lost", request=own.request.id, label=own.request.label, reason=reason)
     if own.held is not None:
         hold_lost.send_robust(sender=type(own.held), held=own.held, reason=reason)

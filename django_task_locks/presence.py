@@ -8,6 +8,7 @@ import atexit
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -35,6 +36,9 @@ from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, ThisProce
 from django_task_locks.models import AppStatus, LockEpoch
 
 LOOK_AGAIN = 0.5  # seconds to the next beat while the locks are being rebuilt
+# Seconds to the next beat in any case: whoever finds the locks in another epoch asks for one, beats
+# among them.
+SOONEST = 0.2
 _FIRST_BEAT_TIMEOUT = 10.0
 
 
@@ -97,9 +101,8 @@ class Pulse(Enum):
 def register(presence: Presence) -> None:
     """Writes the row; its first heartbeat is now. Repeatable."""
     status = presence.status
-    epoch = LockEpoch.present()
-    epochs.adopt(str(epoch))
-    status.epoch = epoch.number
+    # What has been asked for already (see `_must_not_wait`) is restored first.
+    status.epoch = 0 if own_requests.known() else LockEpoch.present().number
     status.started_at = status.last_heartbeat = DatabaseNow()
     try:
         status.save(using=_alias(), force_insert=True)
@@ -107,6 +110,9 @@ def register(presence: Presence) -> None:
         # The reply to an earlier attempt was lost.
         if beat(presence) == Pulse.LOST:
             raise
+    if status.epoch:
+        # Not the one from above: a rebuild that has not seen this row may have come between.
+        epochs.adopt(str(LockEpoch.present()))
 
 
 def beat(presence: Presence) -> Pulse:
@@ -174,14 +180,14 @@ class _Beater(threading.Thread):
         self._wake.set()
 
     def nudge(self) -> None:
-        """The next beat comes at once."""
+        """The next beat comes at once, or soon if the last one has only just been."""
         self._wake.set()
 
     def run(self) -> None:
         interval = get_settings().heartbeat_interval
         while not self._is_over:
             self._wake.clear()
-            wait = interval
+            soonest, wait = time.monotonic() + SOONEST, interval
             try:
                 if self._beat():
                     self._tend_epoch()
@@ -202,6 +208,8 @@ class _Beater(threading.Thread):
                 connections.close_all()
             if not self._is_over:
                 self._wake.wait(wait)
+                if not self._is_over:
+                    time.sleep(max(0.0, soonest - time.monotonic()))
         connections.close_all()
 
     def _beat(self) -> bool:

@@ -5,7 +5,8 @@
 2. Redis is closed under the new number. Each running row gets its locks back, each waiting one its
    place in the queue.
 3. Each process restores what it holds by itself, and says so in its row (`presence`). One that has
-   not done so within its TTL is declared missing.
+   not done so within its TTL is declared missing, and gets another TTL to find out: a worker kills
+   its executors, other code is told.
 4. What nobody has restored is ended, and the epoch opens.
 
 A leader that dies or stalls is followed by another with a higher number, which shuts it out.
@@ -17,17 +18,18 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.db import IntegrityError, connections, router, transaction
+from django.db.models import BooleanField, ExpressionWrapper, F, Q
 
 from django_task_locks import epochs, lock_files
 from django_task_locks.conf import get_settings
-from django_task_locks.connections import rebuilding_lock_manager
+from django_task_locks.connections import rebuilding_lock_manager, restoring_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import EpochLost, LockServiceUnavailable, TaskLocksError
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.keys import queue_owner
 from django_task_locks.locks.rebuild import Epoch, Found, Known, Rebuild, arrival
 from django_task_locks.locks.requests import Claimant, Lane, LockRequest
-from django_task_locks.managers import DatabaseNow, TaskQuerySet
+from django_task_locks.managers import DatabaseNow
 from django_task_locks.messages import send_look_at_epoch
 from django_task_locks.models import AppStatus, LockEpoch, Task
 from django_task_locks.moments import unix
@@ -72,26 +74,25 @@ def rebuild(me: UUID | None = None) -> bool:
     """
     manager = rebuilding_lock_manager()
     try:
-        try:
-            return _rebuild(manager, Rebuild(manager), me)
-        except EpochLost as error:
-            emit("epoch.rebuild_failed", error=error)
-            return False
-        finally:
+        if is_done := _rebuild(manager, Rebuild(manager), me):
             manager.end_lead(_JOB)
+        return is_done
+    except EpochLost as error:
+        emit("epoch.rebuild_failed", error=error)  # another one may lead by now
+        return False
     finally:
         manager.transport.drop_connections()
 
 
 def _judge(candidate: str) -> bool | None:
     """Whether the locks are right; None if they are to be rebuilt by this process."""
-    manager = rebuilding_lock_manager()
+    manager = restoring_lock_manager()
     try:
         found = Rebuild(manager).look()
         present = LockEpoch.present()
         if _are_right(found, present):
             return True
-        is_left = found.is_itself and found.server != present.server
+        is_left = present.server and found.is_itself and found.server != present.server
         if is_left and 0 < found.epoch.number < present.number:
             emit("epoch.demoted", endpoint=manager.endpoint, found=found.epoch, present=present)
             return False
@@ -113,22 +114,23 @@ def _rebuild(manager: LockManager, keeper: Rebuild, me: UUID | None) -> bool:
     is_first = epoch.number == 1
     if not is_first:
         emit("epoch.rebuilding", epoch=epoch, found=found.epoch)
-    restored = {}
-    for state, known in (("held", _held()), ("waiting", _waiting())):
-        restored[state] = 0
-        for batch in known:
-            for id, reason in keeper.restore(epoch, batch):
-                emit("epoch.not_restored", request=id, reason=reason)
-            restored[state] += len(batch)
-            manager.extend_lead(_JOB, get_settings().ttl)
-    _await_processes(manager, epoch, me)
+    held, waiting, floor = 0, 0, _number_of_now()
+    for tasks in _batches():
+        known = _known_of(tasks)
+        for id, reason in keeper.restore(epoch, known):
+            emit("epoch.not_restored", request=id, reason=reason)
+        held += sum(one.token is not None for one in known)
+        waiting += sum(one.token is None for one in known)
+        floor = max(floor, *(task.lock_token or 0 for task in tasks))
+        manager.extend_lead(_JOB, get_settings().ttl)
+    _await_processes(manager, keeper, epoch, me)
     swept = keeper.sweep(epoch, _owners(manager))
-    keeper.open(epoch)
+    keeper.open(epoch, floor)
     emit(
         "epoch.first" if is_first else "epoch.opened",
         epoch=epoch,
-        held=restored["held"],
-        waiting=restored["waiting"],
+        held=held,
+        waiting=waiting,
         swept=swept,
         seconds=time.monotonic() - began,
     )
@@ -160,28 +162,46 @@ def _raise_number(found: Found) -> Epoch | None:
 # -- what the database knows -----------------------------------------------------------------------
 
 
-def _held() -> Iterator[list[Known]]:
-    """Each running or being canceled: whether its process is alive, clean-up decides later."""
-    for rows in _batches(_tasks().owned()):
-        ttls: dict[UUID | None, timedelta] = dict(
-            AppStatus.objects.using(router.db_for_write(AppStatus))
-            .filter(pk__in={task.app_lock_id for task in rows if task.app_lock_id})
-            .values_list("pk", "ttl")
-        )
-        known = []
-        for task in rows:
+def _batches() -> Iterator[list[Task]]:
+    """The tasks that have not ended, each once, as it is when it is read: one that passes from one
+    state to the other meanwhile is in either.
+    """
+    rows = Task.objects.using(router.db_for_write(Task)).incomplete().only(*_FIELDS)
+    last: UUID | None = None
+    while True:
+        rest = rows if last is None else rows.filter(pk__gt=last)
+        batch = list(rest.order_by("pk")[:_BATCH])
+        if not batch:
+            return
+        last = batch[-1].pk
+        yield batch
+
+
+_FIELDS = (
+    "name", "exclusive", "shared", "state", "queue", "priority", "run_after", "versions",
+    "created_at", "app_lock_id", "worker_name", "lock_token",
+)  # fmt: skip
+
+
+def _known_of(tasks: list[Task]) -> list[Known]:
+    """What runs is held, whether its process is alive or not: clean-up decides that later."""
+    pks = {task.app_lock_id for task in tasks if task.app_lock_id is not None}
+    processes = AppStatus.objects.using(router.db_for_write(AppStatus)).filter(pk__in=pks)
+    ttls: dict[UUID | None, timedelta] = dict(processes.values_list("pk", "ttl"))
+    known = []
+    for task in tasks:
+        claimant = None
+        if task.state != State.WAITING:
             ttl = ttls.get(task.app_lock_id)
             claimant = Claimant(
                 owner=f"{task.worker_name or 'nobody'}@{task.app_lock_id or task.pk}",
                 ttl=ttl.total_seconds() if ttl else get_settings().ttl,
             )
-            known += _known(task, claimant)
-        yield known
-
-
-def _waiting() -> Iterator[list[Known]]:
-    for rows in _batches(_tasks().filter(state=State.WAITING)):
-        yield [known for task in rows for known in _known(task, None)]
+        try:
+            known.append(known_of(task, claimant))
+        except TaskLocksError as error:
+            emit("epoch.not_restored", request=task.pk, reason=error)
+    return known
 
 
 def known_of(task: Task, claimant: Claimant | None) -> Known:
@@ -203,70 +223,72 @@ def known_of(task: Task, claimant: Claimant | None) -> Known:
     return Known(request, lane, token, arrival(task.created_at.timestamp() * 1000))
 
 
-def _known(task: Task, claimant: Claimant | None) -> list[Known]:
-    try:
-        return [known_of(task, claimant)]
-    except TaskLocksError as error:
-        emit("epoch.not_restored", request=task.pk, reason=error)
-        return []
-
-
-def _tasks() -> TaskQuerySet:
-    return Task.objects.using(router.db_for_write(Task)).only(*_FIELDS)
-
-
-_FIELDS = (
-    "name", "exclusive", "shared", "state", "queue", "priority", "run_after", "versions",
-    "created_at", "app_lock_id", "worker_name", "lock_token",
-)  # fmt: skip
-
-
-def _batches(rows: TaskQuerySet) -> Iterator[list[Task]]:
-    last: UUID | None = None
-    while True:
-        rest = rows if last is None else rows.filter(pk__gt=last)
-        batch = list(rest.order_by("pk")[:_BATCH])
-        if not batch:
-            return
-        last = batch[-1].pk
-        yield batch
+def _number_of_now() -> int:
+    """By the database's clock, which all servers of Redis share."""
+    rows = LockEpoch.objects.using(router.db_for_write(LockEpoch))
+    return arrival(rows.values_list("raised_at", flat=True).get().timestamp() * 1000)
 
 
 # -- what the processes know -----------------------------------------------------------------------
 
 
-def _await_processes(manager: LockManager, epoch: Epoch, me: UUID | None) -> None:
-    """Returns when every live process has restored its own. One that has not within its TTL reaches
-    the database and not the locks, and others wait: it is declared missing.
+def _await_processes(manager: LockManager, keeper: Rebuild, epoch: Epoch, me: UUID | None) -> None:
+    """Returns when every live process has restored its own, or can do nothing with it any more.
+
+    One that has not restored it within its TTL reaches the database and not the locks, and others
+    wait: it is declared missing. From then on its heartbeats are refused, and when the last one is
+    older than its TTL it has been fenced, as any other missing process.
+
+    Raises EpochLost when nobody can restore anything here any more.
     """
     began = time.monotonic()
     told: set[UUID] = set()
-    alias = router.db_for_write(AppStatus)
     while True:
-        online = AppStatus.objects.using(alias).online()
-        behind = [status for status in online.filter(epoch__lt=epoch.number) if status.pk != me]
+        if (found := keeper.look()).epoch != epoch:
+            raise EpochLost(f"{epoch} was lost while it was made (found: {found.epoch})")
+        waited = timedelta(seconds=time.monotonic() - began)
+        behind = [status for status in _behind(epoch, me) if _is_awaited(status, waited)]
+        if not behind:
+            return
         for status in behind:
             if status.pk not in told:
                 told.add(status.pk)
                 if status.app_type == AppStatus.AppType.WORKER:  # who reads its messages
                     send_look_at_epoch(manager, status.owner)
                 epochs.nudge()  # it may be this process
-            if time.monotonic() - began > status.ttl.total_seconds():
-                _declare_missing(status, epoch)
-        if not behind:
-            return
+            if waited > status.ttl and status.missing_at is None:
+                _declare_missing(manager, status, epoch)
         manager.extend_lead(_JOB, get_settings().ttl)
         time.sleep(_LOOK_AGAIN)
 
 
-def _declare_missing(status: AppStatus, epoch: Epoch) -> None:
+_BEATS = Q(last_heartbeat__gte=DatabaseNow() - F("ttl"))
+_TIME_FOR_A_BEAT = 0.2  # of a process's TTL
+
+
+def _behind(epoch: Epoch, me: UUID | None) -> Iterator[AppStatus]:
+    rows = AppStatus.objects.using(router.db_for_write(AppStatus)).filter(epoch__lt=epoch.number)
+    beats = ExpressionWrapper(_BEATS, output_field=BooleanField())
+    return (status for status in rows.annotate(beats=beats) if status.pk != me)
+
+
+def _is_awaited(status: AppStatus, waited: timedelta) -> bool:
+    if status.beats:  # type: ignore[attr-defined]
+        return True
+    if status.missing_at is not None:
+        return False
+    if connections[router.db_for_write(AppStatus)].vendor == "sqlite":
+        # A long transaction of somebody's keeps it from writing; its lock file tells if it lives.
+        return lock_files.is_held(status.lock_file, status.owner)
+    # The database may have been away, and only just be back.
+    return waited < status.ttl * _TIME_FOR_A_BEAT
+
+
+def _declare_missing(manager: LockManager, status: AppStatus, epoch: Epoch) -> None:
     rows = AppStatus.objects.using(router.db_for_write(AppStatus))
-    if connections[rows.db].vendor == "sqlite" and lock_files.is_held(
-        status.lock_file, status.owner
-    ):
-        return  # a long transaction of somebody's keeps it from writing; so it is alive
-    stale = rows.filter(pk=status.pk, epoch__lt=epoch.number, missing_at=None)
-    if stale.update(missing_at=DatabaseNow()):
+    cut_off = rows.filter(_BEATS, pk=status.pk, epoch__lt=epoch.number, missing_at=None)
+    if cut_off.update(missing_at=DatabaseNow()):
+        manager.close_owner(status.owner)
         emit(
             "recovery.missing",
             owner=status.owner,

@@ -416,9 +416,9 @@ def sweep(owner: str, ids: Sequence[str]) -> Call[int]:
     return Call("sweep", [owner, *ids], lambda reply: int(reply[1]))
 
 
-def open_epoch(epoch: str) -> Call[bool]:
+def open_epoch(epoch: str, floor: int) -> Call[bool]:
     """Whether there is more to settle."""
-    return Call("open_epoch", [epoch], lambda reply: reply[1] == "1")
+    return Call("open_epoch", [epoch, str(floor)], lambda reply: reply[1] == "1")
 
 
 # -- plain commands --------------------------------------------------------------------------------

@@ -122,9 +122,11 @@ class Rebuild:
                 ended += self._run(call, epoch.closed)
         return ended
 
-    def open(self, epoch: Epoch) -> None:
-        """Lets the locks be granted again, and hands over what is free."""
-        if self._run(protocol.open_epoch(str(epoch)), epoch.closed):
+    def open(self, epoch: Epoch, floor: int = 0) -> None:
+        """Lets the locks be granted again, and hands over what is free. All tokens and arrivals
+        from here on are greater than `floor`.
+        """
+        if self._run(protocol.open_epoch(str(epoch), floor), epoch.closed):
             while self._run(protocol.settle(), str(epoch)).has_more:
                 pass
 

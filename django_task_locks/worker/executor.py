@@ -157,7 +157,9 @@ class Executor:
 
     def _advance(self) -> Claimed | Idle | Lanes:
         lanes = () if self._is_ending() else self._lanes
-        self._epoch = epochs.current()
+        if (epoch := epochs.current()) != self._epoch:
+            self._epoch = epoch
+            self._lanes_version = ""  # they are counted anew
         done = self._done
         if done is None or done.token is None:
             return self._locks.claim(self._claimant, self._lanes_version, lanes)

@@ -18,7 +18,7 @@ from django_task_locks.locks.rebuild import Epoch
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.presence import Presence, Pulse
 from django_task_locks.states import State
-from django_task_locks.worker.guard import NO_TASK, Board, now
+from django_task_locks.worker.guard import NO_TASK, Board, kill_group, now
 
 
 class Heartbeat:
@@ -55,6 +55,8 @@ class Heartbeat:
         self._locks = quick_lock_manager(self._limit)
         self._steady_from = now()
         self._next = now() + self._interval
+        self._soonest = 0.0
+        self._epoch_since = now()
         self._next_lead = now() + settings.ttl
         self._problems: dict[str, Exception] = {}
         self._stopped = threading.Event()
@@ -69,7 +71,7 @@ class Heartbeat:
             self._board.deadline = sent_at + self._settings.ttl * 2 / 3
 
     def nudge(self) -> bool:
-        """The next beat comes at once."""
+        """The next beat comes at once, or soon if the last one has only just been."""
         self._nudged.set()
         return True
 
@@ -106,6 +108,7 @@ class Heartbeat:
             limit_time(self._limit)
             while not self._is_stopped_within(max(0.0, self._next - now())):
                 self._next = now() + self._interval
+                self._soonest = now() + presence.SOONEST
                 if not self._beat():
                     self.is_lost = True
                     self._wake()
@@ -116,6 +119,7 @@ class Heartbeat:
 
     def _is_stopped_within(self, seconds: float) -> bool:
         self._nudged.wait(seconds)
+        self._stopped.wait(max(0.0, self._soonest - now()))
         self._nudged.clear()
         return self._stopped.is_set()
 
@@ -174,12 +178,27 @@ class Heartbeat:
         """What the database does not say: which slots run the tasks, and what executors hold by
         themselves, which they restore.
         """
-        self._board.epoch = str(epoch)
+        if self._board.epoch != str(epoch):
+            self._board.epoch = str(epoch)
+            self._epoch_since = now()
         self._board.is_epoch_doubted = False
-        return self._restore_slots(epoch) and all(
-            not count or number == epoch.number
-            for count, number in map(self._board.own_requests, range(self._board.slots))
-        )
+        return self._restore_slots(epoch) and self._have_executors_restored(epoch)
+
+    def _have_executors_restored(self, epoch: Epoch) -> bool:
+        """One that cannot (C code that never lets go of the interpreter) is killed, before others
+        give up the whole worker for it.
+        """
+        behind = [
+            slot
+            for slot in range(self._board.slots)
+            for count, number in [self._board.own_requests(slot)]
+            if count and number != epoch.number
+        ]
+        if now() - self._epoch_since > self._settings.ttl / 2:
+            for slot in behind:
+                emit("executor.given_up", slot=slot, group=self._board.group(slot))
+                kill_group(self._board.group(slot))
+        return not behind
 
     def _restore_slots(self, epoch: Epoch) -> bool:
         slots = {

@@ -28,7 +28,7 @@ from django_task_locks.worker.children import Children, Exit, Guard
 from django_task_locks.worker.control import ControlChannel
 from django_task_locks.worker.executor import EXIT_WORN, Executor, Orders
 from django_task_locks.worker.forking import NothingOpen
-from django_task_locks.worker.guard import NO_TASK, Board, now
+from django_task_locks.worker.guard import NO_TASK, Board, kill_group, now
 from django_task_locks.worker.heartbeat import Heartbeat
 from django_task_locks.worker.leftovers import SETTLING, Leftovers
 from django_task_locks.worker.os_signals import SupervisorSignals, unblock, wake_self
@@ -364,17 +364,25 @@ class Supervisor:
         if self._board.is_epoch_doubted:
             self._board.is_epoch_doubted = False
             self._heartbeat.nudge()
-        if self._heartbeat.must_rebuild:
-            self._heartbeat.must_rebuild = False
-            if not any(child.job == "rebuild" for child in self._children.running.values()):
-                with self._nothing_open():
-                    self._children.fork(self._rebuild_slot, 0, self._rebuild, job="rebuild")
+        if not self._heartbeat.must_rebuild:
+            return
+        stalled = [child for child in self._children.running.values() if child.job == "rebuild"]
+        if stalled:  # for one TTL: otherwise this worker would not have been given the lead
+            kill_group(stalled[0].pid)
+            return
+        with self._nothing_open():
+            self._children.fork(self._rebuild_slot, 0, self._rebuild, job="rebuild")
+        self._heartbeat.must_rebuild = False
 
     def _rebuild(self) -> int:
         """In the child."""
         self._forget_supervision()
         unblock()
-        return 0 if rebuilding.rebuild() else 1
+        try:
+            return 0 if rebuilding.rebuild() else 1
+        except _UNAVAILABLE as error:
+            emit("epoch.rebuild_failed", error=error)
+            return 1
 
     # -- clean-up ------------------------------------------------------------------------------
 

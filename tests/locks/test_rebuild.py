@@ -1,5 +1,6 @@
 """Redis has lost the locks, or some of them, or has what is no longer true: they are rebuilt."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -110,6 +111,24 @@ class TestAfterTheLossOfEverything:
         assert following.id == "b"
         assert following.token > 7
 
+    def test_what_its_code_holds_besides_does_not_take_its_slot(
+        self, manager: LockManager, rebuild: Rebuild
+    ) -> None:
+        rebuilt(rebuild, FIRST, [running(task("a", "r"), 7), held(hold("h", "s", by=WORKER), 8)])
+        executor = Executor(manager)
+        assert executor.claim() == Claimed("a", 7)
+        assert executor.advance(Claimed("a", 7)) == Idle(None)
+        assert manager.retire(WORKER) == ("h",), "it is settled with the slot all the same"
+
+    def test_what_none_of_a_workers_executors_confirms_is_settled_with_a_dead_one(
+        self, manager: LockManager, rebuild: Rebuild
+    ) -> None:
+        unknown = replace(WORKER, slot="")
+        rows = [running(task("a", "r"), 7, unknown), running(task("b", "s"), 8, unknown)]
+        confirmed = running(task("b", "s"), 8, replace(WORKER, slot="1.1"))
+        rebuilt(rebuild, FIRST, [*rows, confirmed])
+        assert manager.retire(WORKER) == ("a",)
+
     def test_order_is_that_of_priority_and_time_whatever_comes_back_first(
         self, manager: LockManager, rebuild: Rebuild
     ) -> None:
@@ -163,12 +182,32 @@ class TestAfterTheLossOfEverything:
         assert manager.inspect_request("later").state == "due"  # type: ignore[union-attr]
         assert isinstance(manager.request(hold("h", "r")), Grant)
 
+    def test_tokens_go_on_above_those_of_a_server_whose_clock_was_ahead(
+        self, manager: LockManager, rebuild: Rebuild
+    ) -> None:
+        ahead = arrival(4_000_000_000_000)
+        rebuilt(rebuild, FIRST, [running(task("a", "r"), ahead)])
+        after = manager.request(hold("h", "s"))
+        assert isinstance(after, Grant)
+        assert (after.token or 0) > ahead
+
+    def test_tokens_go_on_above_those_that_others_know_of(
+        self, manager: LockManager, rebuild: Rebuild
+    ) -> None:
+        ahead = arrival(4_000_000_000_000)
+        assert rebuild.begin(FIRST)
+        rebuild.open(FIRST, ahead)
+        after = manager.request(hold("h", "s"))
+        assert isinstance(after, Grant)
+        assert (after.token or 0) > ahead
+
     def test_tokens_go_on_above_all_that_were_given(
         self, manager: LockManager, redis_client: Redis, rebuild: Rebuild
     ) -> None:
         rebuilt(rebuild, FIRST, [])
         before = manager.request(hold("a", "r"))
         redis_client.flushall()
+        time.sleep(0.005)  # no loss is noticed and mended within a millisecond
         rebuilt(rebuild, SECOND, [])
         after = manager.request(hold("a", "r"))
         assert isinstance(before, Grant)

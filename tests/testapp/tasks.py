@@ -273,6 +273,12 @@ def sleep_in_c(label: str, seconds: float) -> None:
             libc.usleep(900_000)
 
 
+def hold_in_c(resource: str) -> None:
+    """As `sleep_in_c`, and holds a resource by itself."""
+    with hold(resource, timeout=5):
+        sleep_in_c(resource, 0)
+
+
 def leave_a_daemon(seconds: float) -> None:
     """Starts a program in a session of its own, which nobody waits for."""
     if (pid := os.fork()) == 0:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from django_task_locks import current_task
+from tests.testapp.tasks import recorded
 
 _VIOLATIONS = "violations"
 
@@ -66,6 +67,14 @@ async def awork(
         await asyncio.sleep(seconds)
         if fails:
             raise ValueError("as it was told")
+
+
+def work_until(directory: str, exclusive: list[str], shared: list[str], path: str) -> None:
+    """Until a file appears; without a path, for a moment."""
+    with recorded(",".join(exclusive + shared)), witnessed(directory, exclusive, shared):
+        time.sleep(0.01)
+        while path and not Path(path).exists():
+            time.sleep(0.02)
 
 
 def start_program(

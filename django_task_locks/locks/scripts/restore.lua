@@ -18,6 +18,8 @@
 -- ARGV[13]   number of exclusive resources
 -- ARGV[14..] the exclusive resources, then the shared ones
 --
+-- No number that is given out afterwards is smaller than a token that is restored.
+--
 -- returns {"restored"} | {"kept"} | {"conflict", id, owner}: another one has been restored that
 --         excludes it, and nothing was changed | {"foreign", key}
 
@@ -79,6 +81,10 @@ local function others()
   return found
 end
 
+local function begin()
+  if next_number() < (tonumber(token) or 0) then redis.call('SET', SEQ, token) end
+end
+
 local function confirm()
   redis.call('SADD', CONFIRMED, id)
   redis.call('SADD', OWNER .. owner, id)
@@ -88,12 +94,13 @@ local function confirm()
   if lane ~= '' and redis.call('HSETNX', LANES, lane, description) == 1 then
     redis.call('HINCRBY', LANES, '', 1)
   end
-  if slot ~= '' then redis.call('HSET', SLOT .. owner, slot:match('^%d+'), id) end
+  -- the slot's own is the task: what its code holds besides carries the slot, too
+  if slot ~= '' and lane ~= '' then redis.call('HSET', SLOT .. owner, slot:match('^%d+'), id) end
 end
 
 local is_same = known and known.owner == owner and (token == '' or known.token == token)
 if state == 'held' and is_same and known.state == 'held' then
-  next_number()
+  begin()
   if slot ~= '' and known.slot ~= slot then
     known.slot = slot
     redis.call('SET', REQUEST .. id, record_of(known))
@@ -103,7 +110,7 @@ if state == 'held' and is_same and known.state == 'held' then
 end
 -- a hold that waits, as far as its process knows, may have been granted
 if state == 'waiting' and is_same and (known.state ~= 'held' or lane == '') then
-  next_number()
+  begin()
   confirm()
   return { 'kept' }
 end
@@ -116,7 +123,7 @@ for _, other in ipairs(in_the_way) do
   end
 end
 
-next_number()
+begin()
 if known then
   if state == 'waiting' then request.score, request.rank = known.score, known.rank end
   drop(known)

@@ -6,7 +6,8 @@
 -- ARGV[1]   owner
 -- ARGV[2]   slot: number.generation of the executor that has ended
 --
--- returns {"retired", id, ...}: the requests that carry this generation or an older one
+-- returns {"retired", id, ...}: the requests that carry this generation or an older one, and tasks
+--         that a rebuild has restored from their rows and that no executor of the owner has confirmed
 --         | {"foreign", key}
 
 --@include _base
@@ -23,7 +24,9 @@ end
 local ids = {}
 for _, id in ipairs(redis.call('SMEMBERS', OWNER .. owner)) do
   local request = read(id)
-  if request and request.slot then
+  if request and request.state == 'held' and request.lane and not request.slot then
+    ids[#ids + 1] = id
+  elseif request and request.slot then
     local its_number, its_generation = request.slot:match('^(%d+)%.(%d+)$')
     if its_number == number and tonumber(its_generation) <= tonumber(generation) then
       ids[#ids + 1] = id
