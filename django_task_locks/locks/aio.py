@@ -9,10 +9,11 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, ReadOnlyError
 
 from django_task_locks.exceptions import EpochLost, TaskLocksError
-from django_task_locks.locks import failures, protocol, scripts
+from django_task_locks.locks import commands, failures, protocol, scripts
 from django_task_locks.locks.channels import Command
+from django_task_locks.locks.commands import Commands
 from django_task_locks.locks.keys import Keys
-from django_task_locks.locks.protocol import Call, Commands, EpochSource
+from django_task_locks.locks.protocol import Call, EpochSource
 from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
@@ -116,16 +117,16 @@ class AsyncLockManager:
         )
 
     async def wait_for_ready(self, lanes: Iterable[str], timeout: float) -> bool:
-        return await self._send(protocol.wait_for_ready(self.keys, lanes, timeout))
+        return await self._send(commands.wait_for_ready(self.keys, lanes, timeout))
 
     async def wait_for_grant(self, id: str, timeout: float) -> Grant | None:
-        return await self._send(protocol.wait_for_grant(self.keys, id, timeout))
+        return await self._send(commands.wait_for_grant(self.keys, id, timeout))
 
     async def watch(self, id: str) -> bool:
         return await self._run(protocol.watch(id))
 
     async def wait_for_end(self, id: str, timeout: float) -> bool:
-        return await self._send(protocol.wait_for_end(self.keys, id, timeout))
+        return await self._send(commands.wait_for_end(self.keys, id, timeout))
 
     async def retire(self, claimant: Claimant) -> tuple[str, ...]:
         return await self._run(protocol.retire(claimant))
@@ -158,19 +159,19 @@ class AsyncLockManager:
         return await self._run(protocol.suspect(owner))
 
     async def suspected(self, owner: str) -> float:
-        return await self._send(protocol.suspected(self.keys, owner))
+        return await self._send(commands.suspected(self.keys, owner))
 
     async def owners(self) -> dict[str, float]:
-        return await self._send(protocol.owners(self.keys))
+        return await self._send(commands.owners(self.keys))
 
     async def lanes(self) -> dict[str, Lane]:
-        return await self._send(protocol.lanes(self.keys))
+        return await self._send(commands.lanes(self.keys))
 
     async def registry(self, owner: str) -> set[str]:
-        return await self._send(protocol.registry(self.keys, owner))
+        return await self._send(commands.registry(self.keys, owner))
 
     async def slots(self, owner: str) -> dict[str, str]:
-        return await self._send(protocol.slots(self.keys, owner))
+        return await self._send(commands.slots(self.keys, owner))
 
     async def scan(
         self, what: str, cursor: str, count: int
@@ -181,21 +182,21 @@ class AsyncLockManager:
         return await self._settled(await self._run(protocol.free(resource, id)))
 
     async def lead(self, job: str, candidate: str, seconds: float) -> bool:
-        return await self._send(protocol.lead(self.keys, job, candidate, seconds))
+        return await self._send(commands.lead(self.keys, job, candidate, seconds))
 
     async def lead_ends_in(self, job: str) -> float:
-        return await self._send(protocol.lead_ends_in(self.keys, job))
+        return await self._send(commands.lead_ends_in(self.keys, job))
 
     async def extend_lead(self, job: str, seconds: float) -> None:
-        await self._send(protocol.extend_lead(self.keys, job, seconds))
+        await self._send(commands.extend_lead(self.keys, job, seconds))
 
     async def end_lead(self, job: str) -> None:
-        await self._send(protocol.end_lead(self.keys, job))
+        await self._send(commands.end_lead(self.keys, job))
 
     # -- messages ------------------------------------------------------------------------------
 
     async def send(self, owner: str, message: str) -> None:
-        await self._send(protocol.send(self.keys, owner, message))
+        await self._send(commands.send(self.keys, owner, message))
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class AsyncLockManager:
         return await self._run(protocol.inspect_resource(name))
 
     async def known(self, ids: Sequence[str]) -> set[str]:
-        return await self._send(protocol.known(self.keys, ids))
+        return await self._send(commands.known(self.keys, ids))
 
     # ------------------------------------------------------------------------------------------
 

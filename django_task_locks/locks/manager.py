@@ -8,9 +8,10 @@ from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError, ReadOnlyError
 
 from django_task_locks.exceptions import EpochLost, TaskLocksError
-from django_task_locks.locks import failures, protocol, scripts
+from django_task_locks.locks import commands, failures, protocol, scripts
+from django_task_locks.locks.commands import Commands
 from django_task_locks.locks.keys import Keys
-from django_task_locks.locks.protocol import Call, Commands, EpochSource
+from django_task_locks.locks.protocol import Call, EpochSource
 from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
@@ -165,13 +166,13 @@ class LockManager:
         """Blocks until one of the lanes has something ready, a lane is new, or `timeout` seconds
         have passed; returns whether there was a sign. Claim in any case: a sign may be lost.
         """
-        return self._send(protocol.wait_for_ready(self.keys, lanes, timeout))
+        return self._send(commands.wait_for_ready(self.keys, lanes, timeout))
 
     def wait_for_grant(self, id: str, timeout: float) -> Grant | None:
         """Blocks until a waiting request of a process is granted, or `timeout` seconds have passed:
         then ask again by its id, since the news may be lost. The news come once.
         """
-        return self._send(protocol.wait_for_grant(self.keys, id, timeout))
+        return self._send(commands.wait_for_grant(self.keys, id, timeout))
 
     def watch(self, id: str) -> bool:
         """Has the end of a request leave a sign, for any number of `wait_for_end`; False if it has
@@ -183,7 +184,7 @@ class LockManager:
         """Blocks until a watched request ends, or `timeout` seconds have passed; returns whether it
         has ended. Watch again in any case: a sign may be lost, and an id come again.
         """
-        return self._send(protocol.wait_for_end(self.keys, id, timeout))
+        return self._send(commands.wait_for_end(self.keys, id, timeout))
 
     def retire(self, claimant: Claimant) -> tuple[str, ...]:
         """Shuts out the ended executor of this slot; returns what it left: ids of its requests."""
@@ -229,23 +230,23 @@ class LockManager:
 
     def suspected(self, owner: str) -> float:
         """Seconds since an owner was first noted to have no row; 0 if it was not. Notes nothing."""
-        return self._send(protocol.suspected(self.keys, owner))
+        return self._send(commands.suspected(self.keys, owner))
 
     def owners(self) -> dict[str, float]:
         """The process owners that the server knows, with their TTLs in seconds."""
-        return self._send(protocol.owners(self.keys))
+        return self._send(commands.owners(self.keys))
 
     def lanes(self) -> dict[str, Lane]:
         """The lanes in which tasks have been requested, by name."""
-        return self._send(protocol.lanes(self.keys))
+        return self._send(commands.lanes(self.keys))
 
     def registry(self, owner: str) -> set[str]:
         """The ids of what an owner holds and waits for."""
-        return self._send(protocol.registry(self.keys, owner))
+        return self._send(commands.registry(self.keys, owner))
 
     def slots(self, owner: str) -> dict[str, str]:
         """What the executors of an owner hold: ids by the number of the slot."""
-        return self._send(protocol.slots(self.keys, owner))
+        return self._send(commands.slots(self.keys, owner))
 
     def scan(self, what: str, cursor: str, count: int) -> tuple[str, list[tuple[str, str, str]]]:
         """One step of a look at every key of the server, from cursor "0" on until it is "0" again,
@@ -268,25 +269,25 @@ class LockManager:
         There is nothing to give back: a leader that dies, or never hears that it leads, is followed
         when the time is over.
         """
-        return self._send(protocol.lead(self.keys, job, candidate, seconds))
+        return self._send(commands.lead(self.keys, job, candidate, seconds))
 
     def lead_ends_in(self, job: str) -> float:
         """Seconds for which nobody else may do the job; 0 if anybody may."""
-        return self._send(protocol.lead_ends_in(self.keys, job))
+        return self._send(commands.lead_ends_in(self.keys, job))
 
     def extend_lead(self, job: str, seconds: float) -> None:
         """Nobody may do the job for so many seconds from now, unless its lead has ended."""
-        self._send(protocol.extend_lead(self.keys, job, seconds))
+        self._send(commands.extend_lead(self.keys, job, seconds))
 
     def end_lead(self, job: str) -> None:
         """Anybody may do the job at once."""
-        self._send(protocol.end_lead(self.keys, job))
+        self._send(commands.end_lead(self.keys, job))
 
     # -- messages ------------------------------------------------------------------------------
 
     def send(self, owner: str, message: str) -> None:
         """Leaves a message for a process; unread ones go with the process, or after an hour."""
-        self._send(protocol.send(self.keys, owner, message))
+        self._send(commands.send(self.keys, owner, message))
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -300,7 +301,7 @@ class LockManager:
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of the ids that have a request, in one round trip."""
-        return self._send(protocol.known(self.keys, ids))
+        return self._send(commands.known(self.keys, ids))
 
     # ------------------------------------------------------------------------------------------
 

@@ -1,190 +1,20 @@
-"""AppStatus: a process with a heartbeat. Task: what to run, and its state machine."""
+"""Task: what to run, and its state machine."""
 
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from asgiref.sync import sync_to_async
-from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 
-from django_task_locks import progress, recurrence, signals, states
-from django_task_locks.exceptions import InvalidTask, InvalidTransition
+from django_task_locks import progress, signals, states
+from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.ids import uuid7
-from django_task_locks.locks.rebuild import Epoch
-from django_task_locks.managers import AppStatusQuerySet, DatabaseNow, TaskQuerySet
-from django_task_locks.states import OnWorkerLoss, State
-
-__all__ = [
-    "AppStatus",
-    "GroupSummary",
-    "LockEpoch",
-    "OnWorkerLoss",
-    "State",
-    "Task",
-    "TaskGroup",
-    "TaskSchedule",
-    "described",
-    "reason",
-]
-
-if TYPE_CHECKING:
-    _TextField = models.TextField[Any, Any]
-else:
-    _TextField = models.TextField
-
-
-class NamesField(_TextField):
-    """Resource names as a JSON list in a text column, which takes any character on any database
-    (a JSON column of PostgreSQL refuses NUL). Questions about resources are the lock manager's.
-    """
-
-    if TYPE_CHECKING:
-        _pyi_private_set_type: Any
-        _pyi_private_get_type: list[str]  # type: ignore[assignment]
-
-    def from_db_value(self, value: str | None, *args: Any) -> list[str]:
-        return json.loads(value) if value else []
-
-    def to_python(self, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
-
-    def get_prep_value(self, value: Any) -> Any:
-        return value if isinstance(value, str) else json.dumps(list(value or ()))
-
-    def value_to_string(self, obj: models.Model) -> str:
-        return str(self.get_prep_value(self.value_from_object(obj)))
-
-
-class AppStatus(models.Model):
-    """One incarnation of a process: a restart under the same name is another row and owner."""
-
-    class AppType(models.TextChoices):
-        WORKER = "worker"
-        WEB = "web"
-        OTHER = "other"
-
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    name = models.CharField(max_length=200, db_index=True)
-    app_type = models.CharField(max_length=10, choices=AppType, default=AppType.OTHER)
-    versions = models.JSONField(default=dict, blank=True)
-    ttl = models.DurationField()
-    started_at = models.DateTimeField()
-    last_heartbeat = models.DateTimeField()
-    missing_at = models.DateTimeField(null=True, blank=True)
-    epoch = models.BigIntegerField(default=0)
-    hostname = models.CharField(max_length=255, blank=True)
-    pid = models.PositiveIntegerField(default=0)
-    lock_file = models.CharField(max_length=1000, blank=True)
-
-    objects = AppStatusQuerySet.as_manager()
-
-    class Meta:
-        verbose_name = "process"
-        verbose_name_plural = "processes"
-
-    def __str__(self) -> str:
-        return self.owner
-
-    @property
-    def owner(self) -> str:
-        """How the lock manager names this incarnation."""
-        return f"{self.name}@{self.pk}"
-
-
-class LockEpoch(models.Model):
-    """The present epoch of the locks (see `locks.rebuild`): one row, none before the first."""
-
-    id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
-    number = models.BigIntegerField()
-    server = models.CharField(max_length=64, blank=True)
-    raised_at = models.DateTimeField()
-
-    class Meta:
-        verbose_name = "epoch of the locks"
-        verbose_name_plural = "epochs of the locks"
-
-    def __str__(self) -> str:
-        return f"{self.number}:{self.server}"
-
-    @classmethod
-    def present(cls) -> Epoch:
-        """As it stands in the database now."""
-        rows = cls.objects.using(router.db_for_write(cls))
-        found = rows.values_list("number", "server").first()
-        return Epoch(*found) if found else Epoch(0)
-
-
-class TaskGroup(models.Model):
-    """Tasks that belong together: `dispatch(..., task_group=group)`; `group.tasks` are its members.
-
-    It has finished when the last member that it had has come to a final state: `finished_at` is
-    set, once, and `signals.task_group_finished` is sent. From then on it takes no more members. A
-    group that never had one never finishes.
-    """
-
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    description = models.TextField(blank=True)
-    created_at = models.DateTimeField(auto_now_add=True)
-    finished_at = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
-
-    def __str__(self) -> str:
-        return self.description or str(self.pk)
-
-    def summary(self) -> "GroupSummary":
-        """How many members there are in each state, by one query."""
-        rows = Task.objects.using(router.db_for_write(Task)).filter(task_group=self)
-        found = dict(rows.order_by().values_list("state").annotate(models.Count("pk")))
-        return GroupSummary({state: found.get(state, 0) for state in State})
-
-    async def asummary(self) -> "GroupSummary":
-        """As `summary`."""
-        return await sync_to_async(self.summary)()
-
-    def cancel(self) -> int:
-        """Cancels the members that have not ended, each as `cancel_task` does: those that run stop
-        a moment later. Returns how many it were. A member dispatched afterwards is not concerned.
-        """
-        from django_task_locks.dispatching import cancel_members
-
-        return cancel_members(self)
-
-    async def acancel(self) -> int:
-        """As `cancel`."""
-        return await sync_to_async(self.cancel)()
-
-    def wait(self, timeout: float | None = None) -> "GroupSummary":
-        """Returns when all members have ended, however they did; the other rules are those of
-        `Task.wait`. Raises TaskTimeout, WouldDeadlock.
-        """
-        from django_task_locks import waiting
-
-        return waiting.here(waiting.end_of_group(self, timeout))
-
-    async def await_finished(self, timeout: float | None = None) -> "GroupSummary":
-        """As `wait`."""
-        from django_task_locks import waiting
-
-        return await waiting.there(waiting.end_of_group(self, timeout))
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """How many members of a group there are in each state."""
-
-    counts: dict[State, int]
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
-
-    @property
-    def done(self) -> int:
-        """How many have ended, in whichever final state."""
-        return sum(count for state, count in self.counts.items() if state.is_final)
+from django_task_locks.managers import DatabaseNow, TaskQuerySet
+from django_task_locks.models.fields import NamesField
+from django_task_locks.models.groups import TaskGroup
+from django_task_locks.models.processes import AppStatus
+from django_task_locks.states import State
 
 
 class Task(models.Model):
@@ -451,64 +281,6 @@ class Task(models.Model):
             using=router.db_for_write(Task, instance=self),
             robust=True,
         )
-
-
-class TaskSchedule(models.Model):
-    """What is dispatched again and again, and when next. `schedules.set_schedule` makes one.
-
-    interval, cron   seconds between two tasks, or a cron expression: one of them
-    next_run         None until somebody has looked at it
-    last_task        the one dispatched at `last_run`, though its row may be gone
-    last_error       why the last time came to no task
-    """
-
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    name = models.CharField(max_length=200, unique=True)
-    function = models.CharField(max_length=255)
-    args = models.JSONField(default=list, blank=True)
-    kwargs = models.JSONField(default=dict, blank=True)
-    exclusive = NamesField(default=list, blank=True)
-    shared = NamesField(default=list, blank=True)
-    queue = models.CharField(max_length=100, default="default")
-    priority = models.SmallIntegerField(default=0)
-    interval = models.FloatField(null=True, blank=True)
-    cron = models.CharField(max_length=100, blank=True)
-    time_zone = models.CharField(max_length=100, blank=True)
-    skip_if_running = models.BooleanField(default=True)
-    enabled = models.BooleanField(default=True)
-    next_run = models.DateTimeField(null=True, blank=True)
-    last_run = models.DateTimeField(null=True, blank=True)
-    last_task = models.ForeignKey(
-        Task, models.DO_NOTHING, null=True, blank=True, db_constraint=False, related_name="+"
-    )
-    last_error = models.TextField(blank=True)
-
-    class Meta:
-        indexes: ClassVar[list[models.Index]] = [
-            models.Index(fields=["enabled", "next_run"], name="task_locks_schedule_next"),
-        ]
-
-    def __str__(self) -> str:
-        return self.name
-
-    def clean(self) -> None:
-        try:
-            self.check_timing()
-        except InvalidTask as error:
-            raise ValidationError(str(error)) from error
-
-    def check_timing(self) -> None:
-        """Raises InvalidTask unless it has an interval or a cron expression, and a known zone."""
-        if (self.interval is None) is not bool(self.cron):
-            raise InvalidTask(
-                f"interval {self.interval!r} and cron expression {self.cron!r} of {self.name}: "
-                "one of them is accepted"
-            )
-        if self.interval is not None:
-            recurrence.validated_interval(self.interval, self.name)
-        else:
-            recurrence.validated_cron(self.cron, self.name)
-        recurrence.validated_zone(self.time_zone, self.name)
 
 
 def reason(message: str) -> dict[str, str]:
