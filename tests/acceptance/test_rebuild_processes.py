@@ -65,7 +65,7 @@ def children(worker: Worker) -> set[int]:
 def test_a_leader_that_is_gone_is_followed(
     number: signal.Signals, workers: Workers, locks: LockManager, tmp_path: Path
 ) -> None:
-    worker = workers.start("--concurrency", "2")
+    worker = workers.start("--concurrency", "2", cleanup_interval=3600.0)
     gate = str(tmp_path / "gate")
     task = dispatch(tasks.record_until, ["busy", gate], exclusive=["r"])
     rival = dispatch(tasks.record, ["rival"], exclusive=["r"])
@@ -75,7 +75,7 @@ def test_a_leader_that_is_gone_is_followed(
     before, first = children(worker), LockEpoch.present().number
     locks.client.flushall()
     wait_until(lambda: is_closed_under(first + 1))
-    [leader] = children(worker) - before
+    [leader] = wait_until(lambda: found if len(found := children(worker) - before) == 1 else None)
     psutil.Process(leader).send_signal(number)
 
     # Nobody disturbs a leader for one TTL.
