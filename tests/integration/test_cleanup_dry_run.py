@@ -60,7 +60,8 @@ def all_kinds(locks: LockManager, lost: HandWorker) -> None:
         task = dispatch(tasks.record, exclusive=queue, queue=queue)
         Task.objects.filter(pk=task.pk).update(state=state)
         locks.client.delete(locks.keys.owner(f"queue/{queue}"))
-    alive = HandWorker(locks, AppStatusFactory.create())
+    beats_on = timezone.now() + timedelta(hours=1)  # however long the test takes
+    alive = HandWorker(locks, AppStatusFactory.create(last_heartbeat=beats_on))
     claimant = Claimant(owner=alive.owner, ttl=60)
     locks.request(LockRequest(id="hold of one alive", exclusive=("alive",), claimant=claimant))
     locks.client.delete(locks.keys.owner(alive.owner))
