@@ -51,14 +51,14 @@ def main() -> int:
         if options.sample:
             print(f"seed {options.seed}")
             points = sample(points, options.sample, options.seed)
-        if options.list:
-            print(campaign.commands())
         try:
             campaign.take(points * options.times)
         except KeyboardInterrupt:
             print("\ninterrupted: not all points were taken")
             return 1
         finally:
+            if options.list:
+                print(campaign.commands())
             print(f"\n{campaign.table()}")
     return 1 if campaign.failures else 0
 

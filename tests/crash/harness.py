@@ -31,13 +31,11 @@ class Harness:
 
     def __init__(self, lanes: int) -> None:
         self._directory = make_directory()
-        self._valkey = ValkeyServer(self._directory / "valkey")
         self._postgres = PostgresServer(self._directory / "postgres", max_connections=40 * lanes)
         self._count = lanes
         self._lanes: list[_Lane] = []
 
     def __enter__(self) -> Self:
-        self._valkey.start()
         self._postgres.start()
         self._make_template()
         self._lanes = [self._lane(number) for number in range(self._count)]
@@ -52,7 +50,6 @@ class Harness:
         for lane in self._lanes:
             lane.end()
         self._postgres.close()
-        self._valkey.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def take(
@@ -89,7 +86,7 @@ class Harness:
         if len(results) != len(points):
             raise RuntimeError(f"only {len(results)} of {len(points)} points have a result")
 
-    def _environment(self, database: str) -> dict[str, str]:
+    def _environment(self, database: str, redis: str) -> dict[str, str]:
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.settings",
@@ -97,7 +94,7 @@ class Harness:
             "TEST_DATABASE_HOST": self._postgres.host,
             "TEST_DATABASE_PORT": str(self._postgres.socket_port),
             "TEST_DATABASE_NAME": database,
-            "TEST_REDIS_URL": self._valkey.url,
+            "TEST_REDIS_URL": redis,
             "TEST_TASK_LOCKS": "{}",
         }
 
@@ -106,7 +103,7 @@ class Harness:
             client.execute(f"CREATE DATABASE {_TEMPLATE}".encode())
         subprocess.run(
             [sys.executable, "-m", "django", "migrate", "--run-syncdb", "--verbosity=0"],
-            env=self._environment(_TEMPLATE),
+            env=self._environment(_TEMPLATE, redis="unix:///nonexistent"),
             check=True,
         )
         with self._postgres.client(_TEMPLATE) as client:
@@ -116,13 +113,17 @@ class Harness:
         database = f"crash_{number}"
         with self._postgres.client() as client:
             client.execute(f"CREATE DATABASE {database} TEMPLATE {_TEMPLATE}".encode())
-        return _Lane(self._directory / f"lane-{number}", self._environment(database))
+        valkey = ValkeyServer(self._directory / f"valkey-{number}")
+        valkey.start()
+        environment = self._environment(database, valkey.url)
+        return _Lane(self._directory / f"lane-{number}", environment, valkey)
 
 
 class _Lane:
-    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str], valkey: ValkeyServer) -> None:
         self._directory = directory
         self._environment = environment
+        self._valkey = valkey
         self._starts = 0
         self._process: subprocess.Popen[str] | None = None
 
@@ -139,15 +140,15 @@ class _Lane:
         return Result(problems=["the lane died or hung"])
 
     def end(self) -> None:
-        if self._process is None:
-            return
-        stdin, stdout = _pipes(self._process)
-        stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._kill()
-        stdout.close()
+        if self._process is not None:
+            stdin, stdout = _pipes(self._process)
+            stdin.close()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._kill()
+            stdout.close()
+        self._valkey.close()
 
     def _start(self) -> "subprocess.Popen[str]":
         self._starts += 1

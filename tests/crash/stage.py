@@ -21,8 +21,9 @@ import psutil
 from django.conf import settings
 from django.db import connection, connections
 from django.test import override_settings
+from redis import Redis
 
-from django_task_locks import presence
+from django_task_locks import epochs, presence, rebuilding
 from django_task_locks.connections import close_connections, get_lock_manager
 from django_task_locks.models import Task
 from django_task_locks.states import State
@@ -34,6 +35,7 @@ from tests.support.proxy import POSTGRES, REDIS, Count, Fault, Plan, Proxy
 
 T = TypeVar("T")
 
+PREFIX = "crash"
 TTL = 1.0
 LOCKS = {
     "ttl": TTL,
@@ -55,11 +57,6 @@ def prctl(option: int, value: int) -> None:
 def adopt_orphans() -> None:
     """What processes leave behind that die becomes this one's, who can end it."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def prefix(lane: Path) -> str:
-    """Of the lane's keys. One for all of its points, so that the server knows the scripts."""
-    return f"crash/{lane.name}"
 
 
 class Process:
@@ -98,7 +95,7 @@ class Stage:
         self.log_file = self.directory / "log"
         self._locks = {
             **LOCKS,
-            "prefix": prefix(directory),
+            "prefix": PREFIX,
             "redis": settings.CACHES["default"]["LOCATION"],
             "run_dir": str(self.directory / "run"),
         }
@@ -116,15 +113,22 @@ class Stage:
             cursor.execute(
                 "TRUNCATE django_task_locks_task, django_task_locks_appstatus, crash_history"
             )
+        self.lose_locks()
+        # An epoch of this point's own, which no process of an earlier one takes for the present.
+        if not rebuilding.rebuild():
+            raise RuntimeError("the point before is still at work")
+        epochs.forget()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._kill_all()
-        manager = get_lock_manager()
-        for key in list(manager.client.scan_iter(f"{manager.keys.base}*", count=1000)):
-            manager.client.delete(key)
         self._settings.disable()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def lose_locks(self) -> None:
+        """Redis loses everything; by a connection that no fault strikes."""
+        with Redis.from_url(settings.CACHES["default"]["LOCATION"]) as client:
+            client.flushall()
 
     # -- processes -----------------------------------------------------------------------------
 
