@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,8 +13,19 @@ from tests.support.proxy import Fault
 
 # A worker's heartbeats come by the clock: it may send some more than when it was counted.
 _MORE = 2
+# A command is one of those that are repeated if so many before it, with itself, have come as often.
+_CONTEXT, _ROUNDS = 8, 2
 _TELL_EVERY = 250
-_HEADINGS = ("SCENARIO", "PROCESS", "COMMANDS", "POINTS", "PASSED", "NOT REACHED", "SECONDS")
+_HEADINGS = (
+    "SCENARIO",
+    "PROCESS",
+    "COMMANDS",
+    "POINTS",
+    "PASSED",
+    "NOT REACHED",
+    "NO HEARTBEAT",
+    "SECONDS",
+)
 
 
 def chosen(scenarios: Iterable[str]) -> list[str]:
@@ -27,14 +39,29 @@ def chosen(scenarios: Iterable[str]) -> list[str]:
     return found
 
 
-def all_points(counts: dict[str, int], faults: Sequence[Fault] = tuple(Fault)) -> list[Point]:
-    """Every fault at every command of these cases, which send so many."""
+def all_points(
+    commands: dict[str, list[str]], faults: Sequence[Fault] = tuple(Fault)
+) -> list[Point]:
+    """Every fault at every command that these cases send. What a process repeats while it waits for
+    others counts twice, however long the wait.
+    """
     return [
         Point(case=case, fault=fault, at=at)
-        for case, count in counts.items()
+        for case, sent in commands.items()
         for fault in faults
-        for at in range(1, count + 1 + (_MORE if CASES[case].is_worker else 0))
+        for at in _places(sent, _MORE if CASES[case].is_worker else 0)
     ]
+
+
+def _places(sent: list[str], more: int) -> list[int]:
+    seen: Counter[tuple[str, ...]] = Counter()
+    places = []
+    for at in range(1, len(sent) + 1):
+        context = tuple(sent[max(0, at - _CONTEXT) : at])
+        seen[context] += 1
+        if seen[context] <= _ROUNDS:
+            places.append(at)
+    return [*places, *range(len(sent) + 1, len(sent) + 1 + more)]
 
 
 def sample(points: list[Point], size: int, seed: int) -> list[Point]:
@@ -52,6 +79,7 @@ class _Row:
     points: int = 0
     passed: int = 0
     missed: int = 0
+    silent: int = 0
     seconds: float = 0.0
 
 
@@ -64,17 +92,29 @@ class Campaign:
     _rows: dict[str, _Row] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
 
-    def count(self, cases: Iterable[str]) -> dict[str, int]:
-        """How many commands each sends without a fault; one that fails has none."""
+    def count(self, cases: Iterable[str]) -> dict[str, list[str]]:
+        """The commands that each sends without a fault; one that fails has none."""
         # In a few lanes: a slow scene has more heartbeats in it.
         points = [Point(case=case, fault=Fault.KILL_BEFORE, at=0) for case in cases]
-        self.harness.take(points, self._note, lanes=2)
-        return {case: len(row.commands) for case, row in self._rows.items()}
+        self.harness.take(points, self._note, lanes=2, again=self._is_to_be_taken_again)
+        return {case: row.commands for case, row in self._rows.items()}
 
     def take(self, points: Iterable[Point]) -> None:
-        self.harness.take(points, self._note)
+        """Those of which the number of commands is known may be taken again, see `count`."""
+        self.harness.take(points, self._note, again=self._is_to_be_taken_again)
+
+    def _is_to_be_taken_again(self, point: Point, result: Result) -> bool:
+        """Whether, by chance, another process did what the one under test was to do."""
+        if result.problems:
+            return False
+        if point.at == 0:
+            return result.lost_heartbeat or not _does_its_part(point, result)
+        row = self._rows.get(point.case)
+        return not result.struck and row is not None and point.at <= len(row.commands)
 
     def _note(self, point: Point, result: Result) -> None:
+        if point.at == 0 and not _does_its_part(point, result):
+            result.problems.append(f"it has not sent {CASES[point.case].does}: another was faster")
         row = self._rows.setdefault(point.case, _Row())
         row.seconds += result.seconds
         if point.at == 0:
@@ -83,6 +123,7 @@ class Campaign:
             row.points += 1
             row.passed += not result.problems
             row.missed += not result.struck
+            row.silent += result.lost_heartbeat
         if result.problems:
             self.failures.append((point, result))
             print(f"\nFAILED {described(point, result)}", flush=True)
@@ -108,6 +149,7 @@ class Campaign:
             total.points += row.points
             total.passed += row.passed
             total.missed += row.missed
+            total.silent += row.silent
             total.seconds += row.seconds
         lines.append(("all", "", *_figures(total)))
         widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
@@ -120,8 +162,19 @@ class Campaign:
         return "\n".join([*table, f"Took {time.monotonic() - self._began:.0f} s."])
 
 
+def _does_its_part(point: Point, result: Result) -> bool:
+    return any(CASES[point.case].does in command for command in result.commands)
+
+
 def _figures(row: _Row) -> tuple[str, ...]:
-    figures = (len(row.commands), row.points, row.passed, row.missed, round(row.seconds))
+    figures = (
+        len(row.commands),
+        row.points,
+        row.passed,
+        row.missed,
+        row.silent,
+        round(row.seconds),
+    )
     return tuple(map(str, figures))
 
 

@@ -24,6 +24,7 @@ from tests.support.servers import PostgresServer, ValkeyServer
 
 _TEMPLATE = "crash_template"
 _POINT_WITHIN = 120.0
+_ATTEMPTS = 3
 
 
 class Harness:
@@ -31,7 +32,9 @@ class Harness:
 
     def __init__(self, lanes: int) -> None:
         self._directory = make_directory()
-        self._postgres = PostgresServer(self._directory / "postgres", max_connections=40 * lanes)
+        self._postgres = PostgresServer(
+            self._directory / "postgres", max_connections=40 * lanes, track_commit_timestamp="on"
+        )
         self._count = lanes
         self._lanes: list[_Lane] = []
 
@@ -57,9 +60,11 @@ class Harness:
         points: Iterable[Point],
         note: Callable[[Point, Result], None],
         lanes: int | None = None,
+        again: Callable[[Point, Result], bool] = lambda point, result: False,
     ) -> None:
         """Takes all of them, each in the next lane that is free; `note` hears of each result.
-        With `lanes` no more than so many are used.
+        With `lanes` no more than so many are used. A point is taken a few times while `again` says
+        so.
         """
         points = list(points)
         waiting = deque(points)
@@ -70,7 +75,10 @@ class Harness:
             with suppress(IndexError):
                 while True:
                     point = waiting.popleft()
-                    result = lane.take(point)
+                    for _ in range(_ATTEMPTS):
+                        result = lane.take(point)
+                        if not again(point, result):
+                            break
                     with noting:
                         results.append(result)
                         note(point, result)

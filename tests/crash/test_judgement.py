@@ -55,14 +55,22 @@ def test_evidence_tells_of_a_body_that_was_killed_until_when_it_lived_at_least(
 
 
 def test_every_fault_is_tried_at_every_command() -> None:
-    points = all_points({"run/dispatcher": 3})
+    points = all_points({"run/dispatcher": ["redis HELLO", "redis EVALSHA request", "redis PING"]})
     assert {(point.fault, point.at) for point in points} == {
         (fault, at) for fault in Fault for at in (1, 2, 3)
     }
 
 
+def test_what_is_repeated_while_a_process_waits_counts_twice() -> None:
+    a_round = [f"redis {number}" for number in range(8)]
+    once = all_points({"run/dispatcher": a_round})
+    assert len(all_points({"run/dispatcher": a_round * 2})) == 2 * len(once)
+    # Of the first round each command has another context than later.
+    assert len(all_points({"run/dispatcher": a_round * 50})) < 4 * len(once)
+
+
 def test_a_sample_repeats_with_its_seed_and_has_every_case() -> None:
-    points = all_points(dict.fromkeys(CASES, 5))
+    points = all_points({case: [str(number) for number in range(5)] for case in CASES})
     assert sample(points, 30, 7) == sample(points, 30, 7)
     assert sample(points, 30, 7) != sample(points, 30, 8)
     assert {point.case for point in sample(points, 1, 7)} == set(CASES)
