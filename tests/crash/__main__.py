@@ -4,6 +4,7 @@ import argparse
 import os
 import random
 import sys
+from itertools import islice
 
 import django
 
@@ -46,11 +47,13 @@ def main() -> int:
         campaign = Campaign(harness)
         if options.at is not None:
             points = [Point(case=c, fault=f, at=options.at) for c in cases for f in faults]
+        elif options.sample:
+            print(f"seed {options.seed}")
+            points = list(
+                islice(sample(campaign.count(cases), options.seed, faults), options.sample)
+            )
         else:
             points = all_points(campaign.count(cases), faults)
-        if options.sample:
-            print(f"seed {options.seed}")
-            points = sample(points, options.sample, options.seed)
         try:
             campaign.take(points * options.times)
         except KeyboardInterrupt:

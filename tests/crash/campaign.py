@@ -3,8 +3,10 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
 
 from tests.crash.cases import CASES
 from tests.crash.harness import Harness
@@ -15,7 +17,7 @@ from tests.support.proxy import Fault
 _MORE = 2
 # A command is one of those that are repeated if so many before it, with itself, have come as often.
 _CONTEXT, _ROUNDS = 8, 2
-_TELL_EVERY = 250
+_TELL_EVERY = 100
 _HEADINGS = (
     "SCENARIO",
     "PROCESS",
@@ -64,13 +66,18 @@ def _places(sent: list[str], more: int) -> list[int]:
     return [*places, *range(len(sent) + 1, len(sent) + 1 + more)]
 
 
-def sample(points: list[Point], size: int, seed: int) -> list[Point]:
-    """So many of the points, by chance, and at least one of each case."""
+def sample(
+    commands: dict[str, list[str]], seed: int, faults: Sequence[Fault] = tuple(Fault)
+) -> Iterator[Point]:
+    """Points by chance, without end; the first are one of each case."""
     chance = random.Random(seed)
-    points = chance.sample(points, len(points))
-    first = {point.case: point for point in reversed(points)}
-    rest = [point for point in points if point not in first.values()]
-    return [*first.values(), *rest][: max(size, len(first))]
+    cases = [case for case, sent in commands.items() if sent]
+    # A share of the commands, since their number differs a little from run to run.
+    first = chance.sample(cases, len(cases))
+    weights = [len(commands[case]) for case in cases]
+    for case in chain(first, iter(lambda: chance.choices(cases, weights)[0], None)):
+        share = chance.random()
+        yield Point(case=case, fault=chance.choice(faults), at=1 + int(share * len(commands[case])))
 
 
 @dataclass(slots=True)
@@ -99,9 +106,11 @@ class Campaign:
         self.harness.take(points, self._note, lanes=2, again=self._is_to_be_taken_again)
         return {case: row.commands for case, row in self._rows.items()}
 
-    def take(self, points: Iterable[Point]) -> None:
-        """Those of which the number of commands is known may be taken again, see `count`."""
-        self.harness.take(points, self._note, again=self._is_to_be_taken_again)
+    def take(self, points: Iterable[Point], seconds: float = inf) -> None:
+        """Those that are there, or those that begin within so many seconds. What the process under
+        test should have come to, and has not, is taken again.
+        """
+        self.harness.take(points, self._note, seconds=seconds, again=self._is_to_be_taken_again)
 
     def _is_to_be_taken_again(self, point: Point, result: Result) -> bool:
         """Whether, by chance, another process did what the one under test was to do."""

@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections import deque
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -59,29 +60,37 @@ class Harness:
         self,
         points: Iterable[Point],
         note: Callable[[Point, Result], None],
+        *,
         lanes: int | None = None,
+        seconds: float = inf,
         again: Callable[[Point, Result], bool] = lambda point, result: False,
     ) -> None:
         """Takes all of them, each in the next lane that is free; `note` hears of each result.
-        With `lanes` no more than so many are used. A point is taken a few times while `again` says
-        so.
+
+        lanes    no more than so many are used
+        seconds  after which none is begun
+        again    whether a point is to be taken once more, for a few times
         """
-        points = list(points)
-        waiting = deque(points)
-        results: list[Result] = []
-        noting = threading.Lock()
+        waiting = iter(points)
+        deadline = time.monotonic() + seconds
+        guard = threading.Lock()
+        errors: list[BaseException] = []
 
         def serve(lane: _Lane) -> None:
-            with suppress(IndexError):
-                while True:
-                    point = waiting.popleft()
+            try:
+                while time.monotonic() < deadline and not errors:
+                    with guard:
+                        point = next(waiting, None)
+                    if point is None:
+                        return
                     for _ in range(_ATTEMPTS):
                         result = lane.take(point)
                         if not again(point, result):
                             break
-                    with noting:
-                        results.append(result)
+                    with guard:
                         note(point, result)
+            except BaseException as error:
+                errors.append(error)
 
         threads = [threading.Thread(target=serve, args=(lane,)) for lane in self._lanes[:lanes]]
         try:
@@ -89,10 +98,11 @@ class Harness:
                 thread.start()
             for thread in threads:
                 thread.join()
-        finally:
-            waiting.clear()  # where this was interrupted
-        if len(results) != len(points):
-            raise RuntimeError(f"only {len(results)} of {len(points)} points have a result")
+        except BaseException as error:  # such as an interrupt: no other point is begun
+            errors.append(error)
+            raise
+        if errors:
+            raise errors[0]
 
     def _environment(self, database: str, redis: str) -> dict[str, str]:
         return {

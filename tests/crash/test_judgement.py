@@ -1,5 +1,6 @@
 """What the harness calls wrong, and which points it takes."""
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tests.crash import evidence
 from tests.crash.campaign import all_points, chosen, sample
 from tests.crash.cases import CASES
 from tests.crash.evidence import Stay, overlaps
+from tests.crash.point import Point
 from tests.support.proxy import Fault
 
 
@@ -69,11 +71,16 @@ def test_what_is_repeated_while_a_process_waits_counts_twice() -> None:
     assert len(all_points({"run/dispatcher": a_round * 50})) < 4 * len(once)
 
 
-def test_a_sample_repeats_with_its_seed_and_has_every_case() -> None:
-    points = all_points({case: [str(number) for number in range(5)] for case in CASES})
-    assert sample(points, 30, 7) == sample(points, 30, 7)
-    assert sample(points, 30, 7) != sample(points, 30, 8)
-    assert {point.case for point in sample(points, 1, 7)} == set(CASES)
+def first(size: int, seed: int) -> list[Point]:
+    commands = {case: [str(number) for number in range(5)] for case in CASES}
+    return list(islice(sample(commands, seed), size))
+
+
+def test_a_sample_repeats_with_its_seed_and_begins_with_every_case() -> None:
+    assert first(100, seed=7) == first(100, seed=7)
+    assert first(100, seed=7) != first(100, seed=8)
+    assert {point.case for point in first(len(CASES), seed=7)} == set(CASES)
+    assert {point.at for point in first(100, seed=7)} == {1, 2, 3, 4, 5}
 
 
 def test_a_scenario_stands_for_all_its_processes() -> None:
