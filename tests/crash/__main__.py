@@ -20,6 +20,9 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(prog="python -m tests.crash")
     parser.add_argument("--all", action="store_true", help="every fault at every command")
+    parser.add_argument(
+        "--every", action="store_true", help="also points that would show the same as another one"
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="so many points, by chance")
     parser.add_argument(
         "--seed",
@@ -53,7 +56,7 @@ def main() -> int:
                 islice(sample(campaign.count(cases), options.seed, faults), options.sample)
             )
         else:
-            points = all_points(campaign.count(cases), faults)
+            points = all_points(campaign.count(cases), faults, every=options.every)
         try:
             campaign.take(points * options.times)
         except KeyboardInterrupt:

@@ -17,6 +17,12 @@ from tests.support.proxy import Fault
 _MORE = 2
 # A command is one of those that are repeated if so many before it, with itself, have come as often.
 _CONTEXT, _ROUNDS = 8, 2
+_HELLO, _AFTER_HELLO = "redis HELLO", ("redis CLIENT", "redis INFO")
+_READS = (
+    *("postgres connect", "postgres SELECT", "postgres BEGIN", _HELLO, *_AFTER_HELLO),
+    *(f"redis {name}" for name in ("EXISTS", "HGETALL", "HVALS", "PTTL", "SDIFF", "SMEMBERS")),
+    *(f"redis EVALSHA {name}" for name in ("look", "inspect")),
+)
 _TELL_EVERY = 100
 _HEADINGS = (
     "SCENARIO",
@@ -42,28 +48,43 @@ def chosen(scenarios: Iterable[str]) -> list[str]:
 
 
 def all_points(
-    commands: dict[str, list[str]], faults: Sequence[Fault] = tuple(Fault)
+    commands: dict[str, list[str]], faults: Sequence[Fault] = tuple(Fault), *, every: bool = False
 ) -> list[Point]:
-    """Every fault at every command that these cases send. What a process repeats while it waits for
-    others counts twice, however long the wait.
+    """Every fault at every command that these cases send. With `every` those, too, that would show
+    the same as another one:
+
+    - A command that changes nothing at the server leaves the same behind, whether the process is
+      killed or cut off before or after it.
+    - What follows a HELLO belongs to the making of the same connection. In the first connections of
+      a process it is struck all the same.
+    - What a process repeats while it waits for others counts twice, however long the wait.
     """
-    return [
-        Point(case=case, fault=fault, at=at)
-        for case, sent in commands.items()
-        for fault in faults
-        for at in _places(sent, _MORE if CASES[case].is_worker else 0)
-    ]
+    points = []
+    for case, sent in commands.items():
+        places = range(1, len(sent) + 1)
+        more = _MORE if CASES[case].is_worker else 0
+        struck = places if every else [*_distinct(sent)]
+        for at in [*struck, *range(len(sent) + 1, len(sent) + 1 + more)]:
+            is_read = at in places and sent[at - 1].startswith(_READS) and not every
+            points += [
+                Point(case=case, fault=fault, at=at)
+                for fault in faults
+                if not is_read or fault not in (Fault.KILL_AFTER, Fault.DROP_AFTER)
+            ]
+    return points
 
 
-def _places(sent: list[str], more: int) -> list[int]:
+def _distinct(sent: list[str]) -> Iterator[int]:
     seen: Counter[tuple[str, ...]] = Counter()
-    places = []
-    for at in range(1, len(sent) + 1):
+    connections = 0
+    for at, command in enumerate(sent, 1):
         context = tuple(sent[max(0, at - _CONTEXT) : at])
         seen[context] += 1
-        if seen[context] <= _ROUNDS:
-            places.append(at)
-    return [*places, *range(len(sent) + 1, len(sent) + 1 + more)]
+        connections += command == _HELLO
+        if seen[context] <= _ROUNDS and (
+            connections <= _ROUNDS or not command.startswith(_AFTER_HELLO)
+        ):
+            yield at
 
 
 def sample(

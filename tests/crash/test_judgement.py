@@ -56,19 +56,46 @@ def test_evidence_tells_of_a_body_that_was_killed_until_when_it_lived_at_least(
     assert killed.last >= killed.began + 0.02
 
 
+def struck(*sent: str, every: bool = False) -> set[tuple[Fault, int]]:
+    points = all_points({"run/dispatcher": list(sent)}, every=every)
+    return {(point.fault, point.at) for point in points}
+
+
+ALL, BEFORE = {*Fault}, {Fault.KILL_BEFORE, Fault.DROP_BEFORE, Fault.SWALLOW}
+REQUEST, HELLO, NAME, LOOK = (
+    "redis EVALSHA request",
+    "redis HELLO",
+    "redis CLIENT SETINFO",
+    "redis EVALSHA look",
+)
+
+
 def test_every_fault_is_tried_at_every_command() -> None:
-    points = all_points({"run/dispatcher": ["redis HELLO", "redis EVALSHA request", "redis PING"]})
-    assert {(point.fault, point.at) for point in points} == {
-        (fault, at) for fault in Fault for at in (1, 2, 3)
+    assert struck(REQUEST, REQUEST) == {(fault, at) for fault in ALL for at in (1, 2)}
+
+
+def test_before_and_after_are_one_at_a_command_that_changes_nothing() -> None:
+    assert struck(LOOK) == {(fault, 1) for fault in BEFORE}
+    assert struck(LOOK, every=True) == {(fault, 1) for fault in ALL}
+
+
+def test_the_making_of_a_connection_is_struck_in_all_its_parts_twice() -> None:
+    connections = [(HELLO, NAME, f"redis EVALSHA {number}") for number in range(5)]
+    sent = [command for connection in connections for command in connection]
+    at_names = {at for _, at in struck(*sent) if sent[at - 1] == NAME}
+    assert at_names == {2, 5}
+    assert {at for _, at in struck(*sent) if sent[at - 1] != NAME} == {
+        at for at, command in enumerate(sent, 1) if command != NAME
     }
 
 
 def test_what_is_repeated_while_a_process_waits_counts_twice() -> None:
     a_round = [f"redis {number}" for number in range(8)]
-    once = all_points({"run/dispatcher": a_round})
-    assert len(all_points({"run/dispatcher": a_round * 2})) == 2 * len(once)
+    once = struck(*a_round)
+    assert len(struck(*a_round * 2)) == 2 * len(once)
     # Of the first round each command has another context than later.
-    assert len(all_points({"run/dispatcher": a_round * 50})) < 4 * len(once)
+    assert len(struck(*a_round * 50)) < 4 * len(once)
+    assert len(struck(*a_round * 50, every=True)) == 50 * len(once)
 
 
 def first(size: int, seed: int) -> list[Point]:
