@@ -3,6 +3,7 @@
 import argparse
 import os
 import random
+import signal
 import sys
 from itertools import islice
 
@@ -12,6 +13,8 @@ import django
 def main() -> int:
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
     django.setup()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     from tests.crash.campaign import Campaign, all_points, chosen, sample
     from tests.crash.cases import CASES
     from tests.crash.harness import Harness
