@@ -1,5 +1,6 @@
 """The part of the fixtures that every test may use: servers, database, a clean Redis."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def pytest_report_header() -> list[str]:
     return [
         f"package under test: {Path(django_task_locks.__file__).parent}",
         f"database: {database}, redis-py: {redis.__version__}",
+        f"seed: TEST_SEED={os.environ['TEST_SEED']} repeats the sample of crash points",
     ]
 
 

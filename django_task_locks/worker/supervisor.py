@@ -239,15 +239,16 @@ class Supervisor:
 
     def _time_to_wait(self) -> float:
         """Until the next appointment; children that end and signals come through the pipe."""
-        appointments = [now() + (_LONGEST_ROUND if self._is_busy() else _LONGEST_IDLE_ROUND)]
+        present = now()  # once: the clock may pass an appointment, or all, while they are compared
+        appointments = [present + (_LONGEST_ROUND if self._is_busy() else _LONGEST_IDLE_ROUND)]
         appointments += self._stops.appointments()
         appointments += self._leftovers.appointments()
         appointments.append(self._schedules.look_at)
         if self._children.is_any_lingering():
-            appointments.append(now() + _LINGER_DELAY)
+            appointments.append(present + _LINGER_DELAY)
         appointments += [self._retry_at, self._abort_at or 0.0, *self._start_at.values()]
         # What is past was heeded in this round, as far as it could be.
-        return min(at for at in appointments if at > now()) - now()
+        return min(at for at in appointments if at > present) - present
 
     def _is_busy(self) -> bool:
         return any(self._board.task(slot) != NO_TASK for slot in self._generations)

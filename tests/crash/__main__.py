@@ -3,7 +3,9 @@
 import argparse
 import os
 import random
+import signal
 import sys
+from itertools import islice
 
 import django
 
@@ -11,6 +13,8 @@ import django
 def main() -> int:
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
     django.setup()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     from tests.crash.campaign import Campaign, all_points, chosen, sample
     from tests.crash.cases import CASES
     from tests.crash.harness import Harness
@@ -19,6 +23,9 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(prog="python -m tests.crash")
     parser.add_argument("--all", action="store_true", help="every fault at every command")
+    parser.add_argument(
+        "--every", action="store_true", help="also points that would show the same as another one"
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="so many points, by chance")
     parser.add_argument(
         "--seed",
@@ -46,19 +53,21 @@ def main() -> int:
         campaign = Campaign(harness)
         if options.at is not None:
             points = [Point(case=c, fault=f, at=options.at) for c in cases for f in faults]
-        else:
-            points = all_points(campaign.count(cases), faults)
-        if options.sample:
+        elif options.sample:
             print(f"seed {options.seed}")
-            points = sample(points, options.sample, options.seed)
-        if options.list:
-            print(campaign.commands())
+            points = list(
+                islice(sample(campaign.count(cases), options.seed, faults), options.sample)
+            )
+        else:
+            points = all_points(campaign.count(cases), faults, every=options.every)
         try:
             campaign.take(points * options.times)
         except KeyboardInterrupt:
             print("\ninterrupted: not all points were taken")
             return 1
         finally:
+            if options.list:
+                print(campaign.commands())
             print(f"\n{campaign.table()}")
     return 1 if campaign.failures else 0
 

@@ -2,8 +2,11 @@
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
 
 from tests.crash.cases import CASES
 from tests.crash.harness import Harness
@@ -12,8 +15,25 @@ from tests.support.proxy import Fault
 
 # A worker's heartbeats come by the clock: it may send some more than when it was counted.
 _MORE = 2
-_TELL_EVERY = 250
-_HEADINGS = ("SCENARIO", "PROCESS", "COMMANDS", "POINTS", "PASSED", "NOT REACHED", "SECONDS")
+# A command is one of those that are repeated if so many before it, with itself, have come as often.
+_CONTEXT, _ROUNDS = 8, 2
+_HELLO, _AFTER_HELLO = "redis HELLO", ("redis CLIENT", "redis INFO")
+_READS = (
+    *("postgres connect", "postgres SELECT", "postgres BEGIN", _HELLO, *_AFTER_HELLO),
+    *(f"redis {name}" for name in ("EXISTS", "HGETALL", "HVALS", "PTTL", "SDIFF", "SMEMBERS")),
+    *(f"redis EVALSHA {name}" for name in ("look", "inspect")),
+)
+_TELL_EVERY = 100
+_HEADINGS = (
+    "SCENARIO",
+    "PROCESS",
+    "COMMANDS",
+    "POINTS",
+    "PASSED",
+    "NOT REACHED",
+    "NO HEARTBEAT",
+    "SECONDS",
+)
 
 
 def chosen(scenarios: Iterable[str]) -> list[str]:
@@ -27,23 +47,58 @@ def chosen(scenarios: Iterable[str]) -> list[str]:
     return found
 
 
-def all_points(counts: dict[str, int], faults: Sequence[Fault] = tuple(Fault)) -> list[Point]:
-    """Every fault at every command of these cases, which send so many."""
-    return [
-        Point(case=case, fault=fault, at=at)
-        for case, count in counts.items()
-        for fault in faults
-        for at in range(1, count + 1 + (_MORE if CASES[case].is_worker else 0))
-    ]
+def all_points(
+    commands: dict[str, list[str]], faults: Sequence[Fault] = tuple(Fault), *, every: bool = False
+) -> list[Point]:
+    """Every fault at every command that these cases send. With `every` those, too, that would show
+    the same as another one:
+
+    - A command that changes nothing at the server leaves the same behind, whether the process is
+      killed or cut off before or after it.
+    - What follows a HELLO belongs to the making of the same connection. In the first connections of
+      a process it is struck all the same.
+    - What a process repeats while it waits for others counts twice, however long the wait.
+    """
+    points = []
+    for case, sent in commands.items():
+        places = range(1, len(sent) + 1)
+        more = _MORE if CASES[case].is_worker else 0
+        struck = places if every else [*_distinct(sent)]
+        for at in [*struck, *range(len(sent) + 1, len(sent) + 1 + more)]:
+            is_read = at in places and sent[at - 1].startswith(_READS) and not every
+            points += [
+                Point(case=case, fault=fault, at=at)
+                for fault in faults
+                if not is_read or fault not in (Fault.KILL_AFTER, Fault.DROP_AFTER)
+            ]
+    return points
 
 
-def sample(points: list[Point], size: int, seed: int) -> list[Point]:
-    """So many of the points, by chance, and at least one of each case."""
+def _distinct(sent: list[str]) -> Iterator[int]:
+    seen: Counter[tuple[str, ...]] = Counter()
+    connections = 0
+    for at, command in enumerate(sent, 1):
+        context = tuple(sent[max(0, at - _CONTEXT) : at])
+        seen[context] += 1
+        connections += command == _HELLO
+        if seen[context] <= _ROUNDS and (
+            connections <= _ROUNDS or not command.startswith(_AFTER_HELLO)
+        ):
+            yield at
+
+
+def sample(
+    commands: dict[str, list[str]], seed: int, faults: Sequence[Fault] = tuple(Fault)
+) -> Iterator[Point]:
+    """Points by chance, without end; the first are one of each case."""
     chance = random.Random(seed)
-    points = chance.sample(points, len(points))
-    first = {point.case: point for point in reversed(points)}
-    rest = [point for point in points if point not in first.values()]
-    return [*first.values(), *rest][: max(size, len(first))]
+    cases = [case for case, sent in commands.items() if sent]
+    # A share of the commands, since their number differs a little from run to run.
+    first = chance.sample(cases, len(cases))
+    weights = [len(commands[case]) for case in cases]
+    for case in chain(first, iter(lambda: chance.choices(cases, weights)[0], None)):
+        share = chance.random()
+        yield Point(case=case, fault=chance.choice(faults), at=1 + int(share * len(commands[case])))
 
 
 @dataclass(slots=True)
@@ -52,6 +107,7 @@ class _Row:
     points: int = 0
     passed: int = 0
     missed: int = 0
+    silent: int = 0
     seconds: float = 0.0
 
 
@@ -64,17 +120,31 @@ class Campaign:
     _rows: dict[str, _Row] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
 
-    def count(self, cases: Iterable[str]) -> dict[str, int]:
-        """How many commands each sends without a fault; one that fails has none."""
+    def count(self, cases: Iterable[str]) -> dict[str, list[str]]:
+        """The commands that each sends without a fault; one that fails has none."""
         # In a few lanes: a slow scene has more heartbeats in it.
         points = [Point(case=case, fault=Fault.KILL_BEFORE, at=0) for case in cases]
-        self.harness.take(points, self._note, lanes=2)
-        return {case: len(row.commands) for case, row in self._rows.items()}
+        self.harness.take(points, self._note, lanes=2, again=self._is_to_be_taken_again)
+        return {case: row.commands for case, row in self._rows.items()}
 
-    def take(self, points: Iterable[Point]) -> None:
-        self.harness.take(points, self._note)
+    def take(self, points: Iterable[Point], seconds: float = inf) -> None:
+        """Those that are there, or those that begin within so many seconds. What the process under
+        test should have come to, and has not, is taken again.
+        """
+        self.harness.take(points, self._note, seconds=seconds, again=self._is_to_be_taken_again)
+
+    def _is_to_be_taken_again(self, point: Point, result: Result) -> bool:
+        """Whether, by chance, another process did what the one under test was to do."""
+        if result.problems:
+            return False
+        if point.at == 0:
+            return result.lost_heartbeat or not _does_its_part(point, result)
+        row = self._rows.get(point.case)
+        return not result.struck and row is not None and point.at <= len(row.commands)
 
     def _note(self, point: Point, result: Result) -> None:
+        if point.at == 0 and not _does_its_part(point, result):
+            result.problems.append(f"it has not sent {CASES[point.case].does}: another was faster")
         row = self._rows.setdefault(point.case, _Row())
         row.seconds += result.seconds
         if point.at == 0:
@@ -83,6 +153,7 @@ class Campaign:
             row.points += 1
             row.passed += not result.problems
             row.missed += not result.struck
+            row.silent += result.lost_heartbeat
         if result.problems:
             self.failures.append((point, result))
             print(f"\nFAILED {described(point, result)}", flush=True)
@@ -108,6 +179,7 @@ class Campaign:
             total.points += row.points
             total.passed += row.passed
             total.missed += row.missed
+            total.silent += row.silent
             total.seconds += row.seconds
         lines.append(("all", "", *_figures(total)))
         widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
@@ -120,8 +192,19 @@ class Campaign:
         return "\n".join([*table, f"Took {time.monotonic() - self._began:.0f} s."])
 
 
+def _does_its_part(point: Point, result: Result) -> bool:
+    return any(CASES[point.case].does in command for command in result.commands)
+
+
 def _figures(row: _Row) -> tuple[str, ...]:
-    figures = (len(row.commands), row.points, row.passed, row.missed, round(row.seconds))
+    figures = (
+        len(row.commands),
+        row.points,
+        row.passed,
+        row.missed,
+        row.silent,
+        round(row.seconds),
+    )
     return tuple(map(str, figures))
 
 

@@ -1,85 +1,32 @@
-"""The cases: a scene, the process of it that is under test, and how it ends without a fault.
+"""The cases: a scene, the process of it that is under test, and how it ends.
 
 Queue "a" is the process's under test; "b" that of a bystander, a live worker that takes over what
-is released too early, and that cleans up. The rebuild after Redis has lost everything gets its
-cases here, too: a case is all that it needs.
+is released too early, and that cleans up. `losses` has those in which Redis loses the locks.
 """
 
-import os
 import signal
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from django.core.management import call_command
 from django.db import transaction
 
-from django_task_locks import cancel_task, dispatch, hold, presence
-from django_task_locks.connections import get_lock_manager
-from django_task_locks.locks.requests import Claimant, Claimed, Lanes
-from django_task_locks.managers import DatabaseNow
+from django_task_locks import cancel_task, dispatch, hold
 from django_task_locks.models import AppStatus, Task
 from django_task_locks.states import State
-from tests.crash import evidence
-from tests.crash.bodies import die, work
+from tests.crash import evidence, losses
+from tests.crash.bodies import die
+from tests.crash.case import AGAIN, PATIENCE, Case, task, worker
+from tests.crash.death import AFTER_DEATH, dead_worker, long_dead_worker
 from tests.crash.stage import Stage
 from tests.support.proxy import POSTGRES, REDIS
 
 COMPLETED, FAILED, CANCELED = State.COMPLETED, State.FAILED, State.CANCELED
 _LONG = 1.5
 _WHILE = 0.25
-_PATIENCE = 8.0
-
-
-def nothing(stage: Stage) -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """scenario   what happens
-    process    whose commands are counted
-    child      0: those of the process that `run` is; n: of its n-th child that connects
-    prepare    what is there before
-    run        the process under test
-    meanwhile  what others do, once it runs
-    bystander  whether the live worker of queue "b" is there
-    is_worker  whether a worker is under test
-    endures    servers to which a connection may be lost without another end than that
-    ends       label to final state without a fault
-    retried    labels of those that need another attempt even so
-    """
-
-    scenario: str
-    process: str
-    run: Callable[[Stage], object]
-    ends: Mapping[str, State]
-    child: int = 0
-    prepare: Callable[[Stage], object] = nothing
-    meanwhile: Callable[[Stage], object] = nothing
-    bystander: bool = False
-    is_worker: bool = False
-    endures: Collection[str] = ()
-    retried: Collection[str] = ()
-
-    @property
-    def id(self) -> str:
-        return f"{self.scenario}/{self.process}"
-
-
-def task(stage: Stage, label: str, seconds: float = 0.03, **options: Any) -> Task:
-    return dispatch(work, stage.arguments(label, seconds), **options)
-
-
-def worker(*queues: str, burst: bool = True) -> Callable[[Stage], int]:
-    return lambda stage: stage.worker("w", *queues, burst=burst)
 
 
 # -- dispatch and run to the end -------------------------------------------------------------------
-
-AGAIN: dict[str, Any] = {"on_worker_loss": "requeue", "max_attempts": 3}
 
 
 def dispatch_two(stage: Stage) -> None:
@@ -123,14 +70,15 @@ def run_immediately_in_transaction(stage: Stage) -> None:
 
 def hold_a_while(stage: Stage) -> None:
     with (
-        hold(exclusive=["r"], timeout=5),
-        evidence.recorded(stage.evidence, "immediate", "", ["r"], []) as stamp,
+        hold(exclusive=["r"], timeout=5) as held,
+        evidence.recorded(stage.evidence, "immediate", held.id, ["r"], []) as stamp,
     ):
         stamp.go_on(_WHILE)
 
 
 def rival_of_immediate(stage: Stage) -> None:
-    stage.until(lambda: stage.has_begun("immediate") or stage.is_over(), _PATIENCE)
+    """Not before: a rival that has what an immediate task needs is an answer, and no fault."""
+    stage.until(lambda: stage.has_begun("immediate") or stage.has_target_ended(), PATIENCE)
     task(stage, "rival", exclusive=["r"], queue="b")
 
 
@@ -157,67 +105,11 @@ def long_and_rival(queue: str, stage: Stage) -> None:
 
 
 def cancel_long(stage: Stage) -> None:
-    stage.until(lambda: stage.has_begun("long") or stage.is_over(), _PATIENCE)
+    stage.until(lambda: stage.has_begun("long") or stage.is_over(), PATIENCE)
     cancel("long")
 
 
 # -- clean-up --------------------------------------------------------------------------------------
-
-
-def dead_worker(stage: Stage) -> None:
-    """A worker that was killed in the middle of everything: tasks that ran, may run again, were
-    being canceled, were claimed and not started, and had ended without the release; rivals wait.
-    """
-    labels: dict[str, dict[str, Any]] = {
-        "ran": {},
-        "again": AGAIN,
-        "canceling": {},
-        "claimed": {},
-        "ended": {},
-    }
-    for label, options in labels.items():
-        task(stage, label, exclusive=[label], **options)
-        task(stage, f"after {label}", exclusive=[label])
-
-    def live_and_die() -> None:
-        present = presence.prepare("w", AppStatus.AppType.WORKER)
-        presence.register(present)
-        for slot, label in enumerate(labels):
-            claimed = _claim(replace(present.claimant, slot=f"{slot}.1"))
-            found = Task.objects.get(pk=claimed.id)
-            if label == "claimed":
-                continue
-            found.start(present.status, claimed.token)
-            begun = evidence.recorded(
-                stage.evidence, label, claimed.id, found.exclusive, found.shared
-            )
-            begun.__enter__()
-            if label == "canceling":
-                cancel(label)
-            if label == "ended":
-                begun.__exit__(None, None, None)
-                # As the one who dies between commit and release.
-                Task.objects.filter(pk=claimed.id).update(state=COMPLETED, app_lock=None)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    dead = stage.fork("dead", live_and_die)
-    assert stage.until(dead.has_ended, _PATIENCE)
-    assert dead.status() == -signal.SIGKILL, stage.log_file.read_text()
-
-
-def _claim(claimant: Claimant) -> Claimed:
-    """The next that is ready; there is one."""
-    locks, version = get_lock_manager(), ""
-    lanes: tuple[str, ...] = ()
-    while not isinstance(reply := locks.claim(claimant, version, lanes), Claimed):
-        assert isinstance(reply, Lanes), "nothing is ready"
-        version, lanes = reply.version, tuple(reply.lanes)
-    return reply
-
-
-def long_dead_worker(stage: Stage) -> None:
-    dead_worker(stage)
-    AppStatus.objects.update(last_heartbeat=DatabaseNow() - timedelta(hours=1))
 
 
 def end_after_clean_up(stage: Stage) -> None:
@@ -227,15 +119,6 @@ def end_after_clean_up(stage: Stage) -> None:
     if stage.target is not None:
         stage.target.send(signal.SIGTERM)
 
-
-AFTER_DEATH = {
-    "ran": FAILED,
-    "again": COMPLETED,
-    "canceling": CANCELED,
-    "claimed": COMPLETED,
-    "ended": COMPLETED,
-    **{f"after {label}": COMPLETED for label in ("ran", "again", "canceling", "claimed", "ended")},
-}
 
 # --------------------------------------------------------------------------------------------------
 
@@ -249,23 +132,52 @@ def _cases() -> list[Case]:
     shared = dict.fromkeys(("reader", "other reader", "writer", "next"), COMPLETED)
     canceled = {"long": CANCELED, "rival": COMPLETED}
     cases = [
-        Case(scenario="run", process="dispatcher", run=dispatch_two, ends=two, endures=[REDIS])
+        Case(
+            scenario="run",
+            process="dispatcher",
+            run=dispatch_two,
+            endures=[REDIS],
+            ends=two,
+            otherwise={"one": [None], "two": [None]},
+        )
     ]
     for role in (EXECUTOR, SUPERVISOR):
         at_work: dict[str, Any] = {**role, **WORKER}
         beside: dict[str, Any] = {**at_work, "run": worker("a"), "bystander": True}
         cases += [
-            Case(scenario="run", prepare=dispatch_two, run=worker(), ends=two, **at_work),
-            Case(scenario="rival", prepare=with_rival, ends=rivals, **beside),
-            Case(scenario="shared", prepare=shared_and_exclusive, ends=shared, **beside),
+            Case(
+                scenario="run",
+                prepare=dispatch_two,
+                run=worker(),
+                ends=two,
+                otherwise={"two": [FAILED]},
+                **at_work,
+            ),
+            Case(
+                scenario="rival",
+                prepare=with_rival,
+                ends=rivals,
+                otherwise={"one": [FAILED]},
+                **beside,
+            ),
+            Case(
+                scenario="shared",
+                prepare=shared_and_exclusive,
+                ends=shared,
+                otherwise={"next": [FAILED]},
+                **beside,
+            ),
             Case(
                 scenario="cancel-running",
                 prepare=partial(long_and_rival, "a"),
                 meanwhile=cancel_long,
                 ends=canceled,
+                otherwise={"long": [FAILED]},
                 **beside,
             ),
         ]
+    client: dict[str, Any] = {"process": "client", "endures": [REDIS]}
+    beside = {**client, "bystander": True}
     cases += [
         Case(
             scenario="executor-loss",
@@ -279,45 +191,42 @@ def _cases() -> list[Case]:
         ),
         Case(
             scenario="immediate",
-            process="client",
             run=run_immediately,
-            endures=[REDIS],
             meanwhile=rival_of_immediate,
-            bystander=True,
             ends={"immediate": COMPLETED, "rival": COMPLETED},
+            otherwise={"immediate": [FAILED, None]},
+            **beside,
         ),
         Case(
             scenario="immediate-in-transaction",
-            process="client",
             run=run_immediately_in_transaction,
-            endures=[REDIS],
             meanwhile=rival_of_immediate,
-            bystander=True,
             ends={"immediate": COMPLETED, "with it": COMPLETED, "rival": COMPLETED},
+            otherwise={"immediate": [None], "with it": [None]},
+            **beside,
         ),
         Case(
             scenario="hold",
-            process="client",
             run=hold_a_while,
-            endures=[REDIS],
             meanwhile=rival_of_immediate,
-            bystander=True,
             ends={"rival": COMPLETED},
+            **beside,
         ),
         Case(
             scenario="cancel-waiting",
-            process="client",
             prepare=three_waiting,
             run=cancel_two,
             ends={"granted": CANCELED, "waiting": CANCELED, "last": COMPLETED},
+            otherwise={"granted": [COMPLETED], "waiting": [COMPLETED]},
+            **client,
         ),
         Case(
             scenario="cancel-running",
-            process="client",
             prepare=partial(long_and_rival, "b"),
             run=cancel_long,
-            bystander=True,
             ends=canceled,
+            otherwise={"long": [COMPLETED]},
+            **beside,
         ),
         Case(
             scenario="start-up",
@@ -326,6 +235,8 @@ def _cases() -> list[Case]:
             prepare=dead_worker,
             run=worker(),
             ends=AFTER_DEATH,
+            # They may be running here when this one is killed.
+            otherwise=dict.fromkeys(AFTER_DEATH.keys() - {"again", "canceling"}, (FAILED,)),
             retried=["again"],
         ),
         Case(
@@ -348,7 +259,7 @@ def _cases() -> list[Case]:
             retried=["again"],
         ),
     ]
-    return cases
+    return cases + losses.cases()
 
 
 CASES = {case.id: case for case in _cases()}

@@ -1,5 +1,5 @@
 """What bodies write down while they run, in a file: it takes no command of the process under test,
-and says also of a body that was killed how long it ran at least.
+and says also of a body that was killed how long it ran at least. Their clock is the servers' own.
 """
 
 import json
@@ -19,7 +19,10 @@ _STEP = 0.005
 
 @dataclass(slots=True)
 class Stay:
-    """One time in a body: from when, until when at least, and whether it ended by itself."""
+    """One time in a body: from when, until when at least, and whether it ended by itself.
+
+    task  its id, or that of a hold
+    """
 
     label: str
     task: str
@@ -45,7 +48,7 @@ class Stay:
 def recorded(
     file: str, label: str, task: str, exclusive: list[str], shared: list[str]
 ) -> Iterator["Stamp"]:
-    stay = Stay(label, task, exclusive, shared, time.monotonic())
+    stay = Stay(label, task, exclusive, shared, time.time())
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     stamp = Stamp(descriptor, stay)
     stamp.write("begin", label=label, task=task, exclusive=exclusive, shared=shared)
@@ -62,12 +65,13 @@ class Stamp:
     stay: Stay
 
     def write(self, what: str, **more: object) -> None:
-        line = {"what": what, "run": self.stay.run, "at": time.monotonic(), **more}
+        line = {"what": what, "run": self.stay.run, "at": time.time(), **more}
         os.write(self.descriptor, f"{json.dumps(line)}\n".encode())
 
-    def go_on(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+    def go_on(self, seconds: float, until: Path | None = None) -> None:
+        """For so long, or until this file is there."""
+        end = time.time() + seconds
+        while time.time() < end and not (until is not None and until.exists()):
             time.sleep(_STEP)
             self.write("alive")
 

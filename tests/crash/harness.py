@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections import deque
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -24,6 +25,7 @@ from tests.support.servers import PostgresServer, ValkeyServer
 
 _TEMPLATE = "crash_template"
 _POINT_WITHIN = 120.0
+_ATTEMPTS = 3
 
 
 class Harness:
@@ -31,13 +33,13 @@ class Harness:
 
     def __init__(self, lanes: int) -> None:
         self._directory = make_directory()
-        self._valkey = ValkeyServer(self._directory / "valkey")
-        self._postgres = PostgresServer(self._directory / "postgres", max_connections=40 * lanes)
+        self._postgres = PostgresServer(
+            self._directory / "postgres", max_connections=40 * lanes, track_commit_timestamp="on"
+        )
         self._count = lanes
         self._lanes: list[_Lane] = []
 
     def __enter__(self) -> Self:
-        self._valkey.start()
         self._postgres.start()
         self._make_template()
         self._lanes = [self._lane(number) for number in range(self._count)]
@@ -52,31 +54,43 @@ class Harness:
         for lane in self._lanes:
             lane.end()
         self._postgres.close()
-        self._valkey.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def take(
         self,
         points: Iterable[Point],
         note: Callable[[Point, Result], None],
+        *,
         lanes: int | None = None,
+        seconds: float = inf,
+        again: Callable[[Point, Result], bool] = lambda point, result: False,
     ) -> None:
         """Takes all of them, each in the next lane that is free; `note` hears of each result.
-        With `lanes` no more than so many are used.
+
+        lanes    no more than so many are used
+        seconds  after which none is begun
+        again    whether a point is to be taken once more, for a few times
         """
-        points = list(points)
-        waiting = deque(points)
-        results: list[Result] = []
-        noting = threading.Lock()
+        waiting = iter(points)
+        deadline = time.monotonic() + seconds
+        guard = threading.Lock()
+        errors: list[BaseException] = []
 
         def serve(lane: _Lane) -> None:
-            with suppress(IndexError):
-                while True:
-                    point = waiting.popleft()
-                    result = lane.take(point)
-                    with noting:
-                        results.append(result)
+            try:
+                while time.monotonic() < deadline and not errors:
+                    with guard:
+                        point = next(waiting, None)
+                    if point is None:
+                        return
+                    for _ in range(_ATTEMPTS):
+                        result = lane.take(point)
+                        if not again(point, result):
+                            break
+                    with guard:
                         note(point, result)
+            except BaseException as error:
+                errors.append(error)
 
         threads = [threading.Thread(target=serve, args=(lane,)) for lane in self._lanes[:lanes]]
         try:
@@ -84,12 +98,13 @@ class Harness:
                 thread.start()
             for thread in threads:
                 thread.join()
-        finally:
-            waiting.clear()  # where this was interrupted
-        if len(results) != len(points):
-            raise RuntimeError(f"only {len(results)} of {len(points)} points have a result")
+        except BaseException as error:  # such as an interrupt: no other point is begun
+            errors.append(error)
+            raise
+        if errors:
+            raise errors[0]
 
-    def _environment(self, database: str) -> dict[str, str]:
+    def _environment(self, database: str, redis: str) -> dict[str, str]:
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.settings",
@@ -97,7 +112,7 @@ class Harness:
             "TEST_DATABASE_HOST": self._postgres.host,
             "TEST_DATABASE_PORT": str(self._postgres.socket_port),
             "TEST_DATABASE_NAME": database,
-            "TEST_REDIS_URL": self._valkey.url,
+            "TEST_REDIS_URL": redis,
             "TEST_TASK_LOCKS": "{}",
         }
 
@@ -106,7 +121,7 @@ class Harness:
             client.execute(f"CREATE DATABASE {_TEMPLATE}".encode())
         subprocess.run(
             [sys.executable, "-m", "django", "migrate", "--run-syncdb", "--verbosity=0"],
-            env=self._environment(_TEMPLATE),
+            env=self._environment(_TEMPLATE, redis="unix:///nonexistent"),
             check=True,
         )
         with self._postgres.client(_TEMPLATE) as client:
@@ -116,13 +131,17 @@ class Harness:
         database = f"crash_{number}"
         with self._postgres.client() as client:
             client.execute(f"CREATE DATABASE {database} TEMPLATE {_TEMPLATE}".encode())
-        return _Lane(self._directory / f"lane-{number}", self._environment(database))
+        valkey = ValkeyServer(self._directory / f"valkey-{number}")
+        valkey.start()
+        environment = self._environment(database, valkey.url)
+        return _Lane(self._directory / f"lane-{number}", environment, valkey)
 
 
 class _Lane:
-    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str], valkey: ValkeyServer) -> None:
         self._directory = directory
         self._environment = environment
+        self._valkey = valkey
         self._starts = 0
         self._process: subprocess.Popen[str] | None = None
 
@@ -139,15 +158,15 @@ class _Lane:
         return Result(problems=["the lane died or hung"])
 
     def end(self) -> None:
-        if self._process is None:
-            return
-        stdin, stdout = _pipes(self._process)
-        stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._kill()
-        stdout.close()
+        if self._process is not None:
+            stdin, stdout = _pipes(self._process)
+            stdin.close()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._kill()
+            stdout.close()
+        self._valkey.close()
 
     def _start(self) -> "subprocess.Popen[str]":
         self._starts += 1

@@ -4,6 +4,7 @@ python -m tests.crash.lane DIRECTORY, with the environment of tests.settings.
 """
 
 import json
+import logging
 import os
 import sys
 import traceback
@@ -24,11 +25,12 @@ def main(directory: Path) -> None:
     from django.conf import settings
 
     from tests.crash.point import Point, Result, take
-    from tests.crash.stage import Stage, adopt_orphans, prefix
+    from tests.crash.stage import PREFIX, Stage, adopt_orphans
     from tests.support.proxy import Proxy
 
+    logging.getLogger("django_task_locks").setLevel(logging.CRITICAL)  # its own; points have a log
     adopt_orphans()
-    names = load_scripts(settings.CACHES["default"]["LOCATION"], Keys(prefix(directory)))
+    names = load_scripts(settings.CACHES["default"]["LOCATION"], Keys(PREFIX))
     database = settings.DATABASES["default"]
     proxy = Proxy(
         Path(settings.CACHES["default"]["LOCATION"].removeprefix("unix://")),

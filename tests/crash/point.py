@@ -5,14 +5,17 @@ import time
 from dataclasses import dataclass, field
 from zlib import crc32
 
+from django_task_locks.events import EVENTS
 from tests.crash import checks
-from tests.crash.cases import CASES, Case
+from tests.crash.case import Case
+from tests.crash.cases import CASES
 from tests.crash.stage import Process, Stage
-from tests.support.proxy import Fault
+from tests.support.proxy import Fault, Plan
 
 _ENDS_WITHIN = 12.0
 _QUIET_WITHIN = 20.0
 _REAL_ONE_IN = 25
+_LOSSES = ("worker.fenced", "presence.lost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,10 @@ class Point:
 
     def __str__(self) -> str:
         return f"--scenario {self.case} --fault {self.fault} --at {self.at}"
+
+    @property
+    def kills(self) -> bool:
+        return self.fault in (Fault.KILL_BEFORE, Fault.KILL_AFTER)
 
     @property
     def is_after_restart(self) -> bool:
@@ -41,10 +48,12 @@ class Point:
 class Result:
     """commands   what the process under test has sent, in order, up to the report
     struck     whether it came to the command of the fault
+    lost_heartbeat  whether a process did, so that the ends of its tasks were not compared
     """
 
     commands: list[str] = field(default_factory=list)
     struck: bool = False
+    lost_heartbeat: bool = False
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
     log: str = ""
@@ -55,11 +64,19 @@ def take(point: Point, stage: Stage) -> Result:
     began = time.monotonic()
     result = Result()
     case = CASES[point.case]
-    workers = [stage.start_worker("bystander", "b")] if case.bystander else []
+    workers = []
+    if case.bystander:
+        workers.append(stage.start_worker("bystander", "b", is_slow=case.loses_locks))
     case.prepare(stage)
-    target = stage.aim(lambda: case.run(stage), case.child, point.at, point.fault)
+    target = stage.aim(
+        lambda: case.run(stage),
+        Plan(pid=0, child=case.child, at=point.at, fault=point.fault),
+        is_later=case.strikes_later,
+    )
     case.meanwhile(stage)
-    stage.until(stage.is_over, _ENDS_WITHIN)
+    # A worker that goes on may take its tasks; anybody else is to end what it was at.
+    goes_on = not point.kills and not case.is_worker
+    stage.until(target.has_ended if goes_on else stage.is_over, _ENDS_WITHIN)
     workers.append(_fresh_worker(point, stage))
     if not stage.until(target.has_ended, _ENDS_WITHIN):
         result.problems.append(f"the {case.process} under test does not end by itself")
@@ -71,23 +88,37 @@ def take(point: Point, stage: Stage) -> Result:
     count = stage.count()
     result.commands = count.commands
     result.struck = count.struck_at is not None
-    result.problems += checks.problems(stage.stays())
+    result.problems += checks.problems(
+        stage.stays(), stage.locks(), may_lose_locks=case.loses_locks
+    )
     log = stage.log_file.read_text(errors="replace")
-    if _must_end_as_ever(point, case, result.commands):
-        result.problems += checks.surprises(case.ends, case.retried, log)
+    # Its tasks are lost with it, as they should be; a machine that is too busy does it, too.
+    result.lost_heartbeat = any(EVENTS[event].wording in log for event in _LOSSES)
+    if not result.lost_heartbeat:
+        result.problems += _surprises(point, case, result.commands, log)
     if result.problems:
         result.log = log
     result.seconds = time.monotonic() - began
     return result
 
 
+def _surprises(point: Point, case: Case, commands: list[str], log: str) -> list[str]:
+    is_as_ever = _must_end_as_ever(point, case, commands)
+    accepted = {
+        label: {state} if is_as_ever else {state, *case.otherwise.get(label, ())}
+        for label, state in case.ends.items()
+    }
+    found = checks.surprises(accepted, case.retried if is_as_ever else case.ends)
+    if EVENTS["hold.lost"].wording in log:
+        found.append("a hold was lost")
+    return found
+
+
 def _must_end_as_ever(point: Point, case: Case, commands: list[str]) -> bool:
     """Without a fault, and where a connection is lost or stalls that the process can do without."""
     if point.at == 0:
         return True
-    if point.fault in (Fault.KILL_BEFORE, Fault.KILL_AFTER):
-        return False
-    return all(
+    return not point.kills and all(
         command.startswith(tuple(case.endures)) for command in commands[point.at - 1 : point.at]
     )
 

@@ -13,7 +13,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,25 +22,31 @@ import psutil
 from django.conf import settings
 from django.db import connection, connections
 from django.test import override_settings
+from redis import Redis
 
-from django_task_locks import presence
-from django_task_locks.connections import close_connections, get_lock_manager
+from django_task_locks import epochs, presence, rebuilding, schedules
+from django_task_locks.connections import close_connections
+from django_task_locks.locks.keys import Keys
 from django_task_locks.models import Task
 from django_task_locks.states import State
 from django_task_locks.worker.executor import Orders
 from django_task_locks.worker.supervisor import Options, Supervisor
 from tests.crash import evidence
 from tests.crash.evidence import Stay
-from tests.support.proxy import POSTGRES, REDIS, Count, Fault, Plan, Proxy
+from tests.crash.lock_record import LockRecord, Span
+from tests.support.proxy import POSTGRES, REDIS, Count, Plan, Proxy
 
 T = TypeVar("T")
 
+PREFIX = "crash"
 TTL = 1.0
 LOCKS = {
     "ttl": TTL,
     "cleanup_interval": 0.5,
     "shutdown_grace": 0.5,
 }
+# Of processes that are not to hear of a loss before the one under test.
+SLOW = {"ttl": 3.0, "heartbeat_interval": 0.5}
 # Of the process under test alone: nothing else is to take a busy machine for a fault.
 IMPATIENCE = {"connect_timeout": 1.0, "reply_timeout": 0.4, "retries": 2}
 # Longer than a client of Redis waits, and than a process may be silent.
@@ -55,11 +62,6 @@ def prctl(option: int, value: int) -> None:
 def adopt_orphans() -> None:
     """What processes leave behind that die becomes this one's, who can end it."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def prefix(lane: Path) -> str:
-    """Of the lane's keys. One for all of its points, so that the server knows the scripts."""
-    return f"crash/{lane.name}"
 
 
 class Process:
@@ -98,12 +100,14 @@ class Stage:
         self.log_file = self.directory / "log"
         self._locks = {
             **LOCKS,
-            "prefix": prefix(directory),
+            "prefix": PREFIX,
             "redis": settings.CACHES["default"]["LOCATION"],
             "run_dir": str(self.directory / "run"),
         }
         self._settings = override_settings(TASK_LOCKS=self._locks)
+        self._exits = ExitStack()
         self.target: Process | None = None
+        self._plan: Plan | None = None
 
     def __enter__(self) -> "Stage":
         self.directory.mkdir()
@@ -116,21 +120,35 @@ class Stage:
             cursor.execute(
                 "TRUNCATE django_task_locks_task, django_task_locks_appstatus, crash_history"
             )
+        self.lose_locks()
+        # An epoch of this point's own, which no process of an earlier one takes for the present.
+        if not rebuilding.rebuild():
+            raise RuntimeError("the point before is still at work")
+        epochs.forget()
+        self._record = self._exits.enter_context(LockRecord(self._proxy.server, Keys(PREFIX)))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._kill_all()
-        manager = get_lock_manager()
-        for key in list(manager.client.scan_iter(f"{manager.keys.base}*", count=1000)):
-            manager.client.delete(key)
+        self._exits.close()
         self._settings.disable()
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def lose_locks(self) -> None:
+        """Redis loses everything; by a connection that no fault strikes. A worker has no child for
+        schedules, which are elsewhere: its other children connect in a known order.
+        """
+        with Redis.from_url(settings.CACHES["default"]["LOCATION"]) as client:
+            pipeline = client.pipeline()
+            pipeline.flushall()
+            pipeline.set(Keys(PREFIX).leader(schedules.JOB), "elsewhere", ex=600)
+            pipeline.execute()
+
     # -- processes -----------------------------------------------------------------------------
 
-    def aim(self, run: Callable[[], object], child: int, at: int, fault: Fault) -> Process:
-        """Starts the process under test: its commands go through the proxy, which strikes at
-        command `at` of the process itself or, with `child`, of its child of that number.
+    def aim(self, run: Callable[[], object], plan: Plan, *, is_later: bool) -> Process:
+        """Starts the process under test: its commands go through the proxy, which strikes as this
+        plan says. If that is to be later, the commands are counted from `strike_from_now`.
         """
         read, write = os.pipe()
 
@@ -145,9 +163,14 @@ class Stage:
 
         self.target = self.fork("target", begin)
         os.close(read)
-        self._proxy.arm(Plan(pid=self.target.pid, child=child, at=at, fault=fault, hold=HOLD))
+        self._plan = replace(plan, pid=self.target.pid, hold=HOLD)
+        self._proxy.arm(replace(self._plan, at=0) if is_later else self._plan)
         os.close(write)
         return self.target
+
+    def strike_from_now(self) -> None:
+        assert self._plan is not None
+        self._proxy.arm(self._plan)
 
     def fork(self, name: str, run: Callable[[], object]) -> Process:
         """A process that does this and ends, with its status where it returns a number."""
@@ -175,14 +198,25 @@ class Stage:
                 os._exit(status)
         return Process(name, pid)
 
+    def apart(self, run: Callable[[], object]) -> None:
+        """Does this in a process of its own, of which nothing goes on."""
+        process = self.fork("apart", run)
+        assert self.until(process.has_ended, 10.0), "a process beside does not end"
+
     def worker(self, name: str, *queues: str, burst: bool = False) -> int:
         """The life of a worker with one executor; for `fork` and `aim`."""
         orders = Orders(queues=frozenset(queues) or None, burst=burst)
         return Supervisor(Options(name=name, concurrency=1, orders=orders)).run()
 
-    def start_worker(self, name: str, *queues: str) -> Process:
+    def start_worker(self, name: str, *queues: str, is_slow: bool = False) -> Process:
         """A worker that no fault strikes."""
-        return self.fork(name, lambda: self.worker(name, *queues))
+
+        def run() -> int:
+            if is_slow:
+                override_settings(TASK_LOCKS=self._locks | SLOW).enable()
+            return self.worker(name, *queues)
+
+        return self.fork(name, run)
 
     def start_command(self, name: str) -> Process:
         """The same by the command, in a new interpreter."""
@@ -241,12 +275,19 @@ class Stage:
 
     def is_over(self) -> bool:
         """Whether the process under test has met its fault, or has ended."""
-        return self.target is not None and (
-            self.target.has_ended() or self.count().struck_at is not None
+        return self.has_target_ended() or (
+            self.target is not None and self.count().struck_at is not None
         )
+
+    def has_target_ended(self) -> bool:
+        return self.target is not None and self.target.has_ended()
 
     def stays(self) -> list[Stay]:
         return evidence.read(Path(self.evidence))
+
+    def locks(self) -> list[Span]:
+        """Who had them; to be asked once, at the end."""
+        return self._record.spans()
 
     def has_begun(self, label: str) -> bool:
         return any(stay.label == label for stay in self.stays())

@@ -1,5 +1,6 @@
 """What the harness calls wrong, and which points it takes."""
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tests.crash import evidence
 from tests.crash.campaign import all_points, chosen, sample
 from tests.crash.cases import CASES
 from tests.crash.evidence import Stay, overlaps
+from tests.crash.point import Point
 from tests.support.proxy import Fault
 
 
@@ -54,18 +56,58 @@ def test_evidence_tells_of_a_body_that_was_killed_until_when_it_lived_at_least(
     assert killed.last >= killed.began + 0.02
 
 
+def struck(*sent: str, every: bool = False) -> set[tuple[Fault, int]]:
+    points = all_points({"run/dispatcher": list(sent)}, every=every)
+    return {(point.fault, point.at) for point in points}
+
+
+ALL, BEFORE = {*Fault}, {Fault.KILL_BEFORE, Fault.DROP_BEFORE, Fault.SWALLOW}
+REQUEST, HELLO, NAME, LOOK = (
+    "redis EVALSHA request",
+    "redis HELLO",
+    "redis CLIENT SETINFO",
+    "redis EVALSHA look",
+)
+
+
 def test_every_fault_is_tried_at_every_command() -> None:
-    points = all_points({"run/dispatcher": 3})
-    assert {(point.fault, point.at) for point in points} == {
-        (fault, at) for fault in Fault for at in (1, 2, 3)
+    assert struck(REQUEST, REQUEST) == {(fault, at) for fault in ALL for at in (1, 2)}
+
+
+def test_before_and_after_are_one_at_a_command_that_changes_nothing() -> None:
+    assert struck(LOOK) == {(fault, 1) for fault in BEFORE}
+    assert struck(LOOK, every=True) == {(fault, 1) for fault in ALL}
+
+
+def test_the_making_of_a_connection_is_struck_in_all_its_parts_twice() -> None:
+    connections = [(HELLO, NAME, f"redis EVALSHA {number}") for number in range(5)]
+    sent = [command for connection in connections for command in connection]
+    at_names = {at for _, at in struck(*sent) if sent[at - 1] == NAME}
+    assert at_names == {2, 5}
+    assert {at for _, at in struck(*sent) if sent[at - 1] != NAME} == {
+        at for at, command in enumerate(sent, 1) if command != NAME
     }
 
 
-def test_a_sample_repeats_with_its_seed_and_has_every_case() -> None:
-    points = all_points(dict.fromkeys(CASES, 5))
-    assert sample(points, 30, 7) == sample(points, 30, 7)
-    assert sample(points, 30, 7) != sample(points, 30, 8)
-    assert {point.case for point in sample(points, 1, 7)} == set(CASES)
+def test_what_is_repeated_while_a_process_waits_counts_twice() -> None:
+    a_round = [f"redis {number}" for number in range(8)]
+    once = struck(*a_round)
+    assert len(struck(*a_round * 2)) == 2 * len(once)
+    # Of the first round each command has another context than later.
+    assert len(struck(*a_round * 50)) < 4 * len(once)
+    assert len(struck(*a_round * 50, every=True)) == 50 * len(once)
+
+
+def first(size: int, seed: int) -> list[Point]:
+    commands = {case: [str(number) for number in range(5)] for case in CASES}
+    return list(islice(sample(commands, seed), size))
+
+
+def test_a_sample_repeats_with_its_seed_and_begins_with_every_case() -> None:
+    assert first(100, seed=7) == first(100, seed=7)
+    assert first(100, seed=7) != first(100, seed=8)
+    assert {point.case for point in first(len(CASES), seed=7)} == set(CASES)
+    assert {point.at for point in first(100, seed=7)} == {1, 2, 3, 4, 5}
 
 
 def test_a_scenario_stands_for_all_its_processes() -> None:

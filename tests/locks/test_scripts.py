@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_task_locks.locks import protocol, scripts
+from django_task_locks.locks import LockManager, protocol, scripts
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call
 from django_task_locks.locks.requests import Lane
@@ -103,6 +103,13 @@ def test_an_include_comes_in_once() -> None:
     source = scripts.source("advance", Keys(PREFIX))
     assert "--@include" not in source
     assert source.count("local function light(") == 1
+
+
+def test_a_further_lock_manager_of_a_prefix_puts_no_script_together(redis_client: Redis) -> None:
+    """Which takes tens of milliseconds; a rebuild makes a manager for each look at the epoch."""
+    first, further = LockManager(redis_client, PREFIX), LockManager(redis_client, PREFIX)
+    assert further.scripts is first.scripts
+    assert LockManager(redis_client, "another").scripts is not first.scripts
 
 
 def test_every_script_loads_whatever_the_prefix(redis_client: Redis) -> None:

@@ -217,9 +217,15 @@ async def _relay(redis: Path, postgres: Path, directory: Path) -> None:
 
 
 class Proxy:
-    """The proxy as the process sees it that starts it; `directory` has its sockets."""
+    """The proxy as the process sees it that starts it.
+
+    server     the socket of Redis itself
+    redis      that of the proxy in front of it
+    directory  where the proxy's sockets are
+    """
 
     def __init__(self, redis: Path, postgres: Path, directory: Path) -> None:
+        self.server = redis
         self.redis = directory / redis.name
         self.directory = directory
         self._process = subprocess.Popen(

@@ -11,6 +11,7 @@ database with `tests.settings`.
 import atexit
 import json
 import os
+import random
 import shutil
 
 from tests.support.server_base import make_directory
@@ -30,6 +31,8 @@ def _remove_directory(creator: int = os.getpid()) -> None:
 valkey = ValkeyServer(directory / "valkey")
 postgres = PostgresServer(directory / "postgres")
 
+# What is left to chance differs from run to run; the processes of xdist have the same.
+os.environ.setdefault("TEST_SEED", str(random.randrange(2**32)))
 os.environ.update(
     {
         "TEST_DATABASE_HOST": postgres.host,
