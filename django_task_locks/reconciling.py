@@ -1,15 +1,17 @@
-"""Brings waiting rows and unclaimed requests into line: neither may be there without the other."""
+"""Brings rows and requests into line: neither may be there without the other."""
 
+from datetime import timedelta
 from uuid import UUID
 
 from django.db import router
 from django.db.models import Q
 
 from django_task_locks import grouping, sending
+from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.locks.keys import queue_owner
-from django_task_locks.managers import TaskQuerySet
+from django_task_locks.managers import DatabaseNow, TaskQuerySet
 from django_task_locks.models import Task
 from django_task_locks.reports import Report
 from django_task_locks.settling import HAND_BACK, task_id
@@ -50,6 +52,33 @@ def release_ended(id: str, owner: str, report: Report) -> None:
             get_lock_manager().release(id, owner=owner)
             get_lock_manager().forget_entry(id, owner)
             emit("recovery.released", request=id, owner=owner)
+
+
+# -- requests that a live process has not released -------------------------------------------------
+
+
+def release_finished(report: Report) -> None:
+    """Held requests of live processes whose task ended more than a TTL ago: its code runs no more,
+    and its release, which is sent at once and repeated, has not come. One whose row is not there is
+    left to its owner: the row may not be committed yet.
+    """
+    manager = get_lock_manager()
+    holders: dict[str, str] = {}
+    for owner in manager.owners():
+        holders |= dict.fromkeys(manager.registry(owner), owner)
+    ids = sorted(id for id in holders if task_id(id) and report.scope.covers_request(id))
+    ended = _tasks().filter(
+        state__in=[state for state in State if state.is_final],
+        finished_at__lt=DatabaseNow() - timedelta(seconds=get_settings().ttl),
+    )
+    for first in range(0, len(ids), _BATCH):
+        rows = ended.filter(pk__in=[task_id(id) for id in ids[first : first + _BATCH]])
+        for pk, token in rows.order_by("pk").values_list("pk", "lock_token"):
+            id, owner = str(pk), holders[str(pk)]
+            with report.step("request", id, owner, "its task ended a TTL ago", "release"):
+                if not report.dry_run:
+                    manager.release(id, owner=owner, token=token)
+                    emit("recovery.released", request=id, owner=owner)
 
 
 # -- waiting tasks that never reached Redis --------------------------------------------------------

@@ -101,6 +101,7 @@ def clean_up(
     if owner is None:
         _clean_unowned(report)
         reconciling.clean_queues(report)
+        reconciling.release_finished(report)
         reconciling.send_unsent(report)
     if report.scope.is_everything:
         reconciling.finish_groups(report)

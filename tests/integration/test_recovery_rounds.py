@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
+from django.utils import timezone
 from pytest_django import Settings
 
 from django_task_locks import dispatch, rebuilding
@@ -30,6 +32,7 @@ from tests.locks.snapshot import remove_all, snapshot
 from tests.support.processes import refreshed, wait_until
 from tests.support.redis_state import leftovers
 from tests.support.servers import ValkeyServer
+from tests.support.suite import TTL
 from tests.testapp import tasks
 
 INTERVAL = 0.4
@@ -219,6 +222,49 @@ class TestUnsent:
         assert locks.inspect_request(str(good.pk)) is not None
 
 
+class TestFinished:
+    """A live process holds what has ended: its release was lost on the way."""
+
+    @pytest.fixture
+    def ended(self, locks: LockManager, alive: HandWorker) -> Task:
+        """Past the signals, as by SQL."""
+        dispatch(tasks.record, exclusive="a", shared="s")
+        return alive.run()
+
+    def end(self, task: Task, ago: float) -> None:
+        finished_at = timezone.now() - timedelta(seconds=ago)
+        rows = Task.objects.filter(pk=task.pk)
+        rows.update(state=State.COMPLETED, finished_at=finished_at, app_lock=None)
+
+    def test_it_is_released_a_ttl_after_the_end(self, locks: LockManager, ended: Task) -> None:
+        behind = dispatch(tasks.record, exclusive="a")
+        self.end(ended, ago=2 * TTL)
+
+        (step,) = clean_up().steps
+
+        assert (step.subject, step.reason) == (str(ended.pk), "its task ended a TTL ago")
+        assert locks.inspect_request(str(ended.pk)) is None
+        assert info(locks, behind).state == "granted"
+        assert clean_up().steps == []
+
+    def test_before_that_it_may_be_on_its_way(self, locks: LockManager, ended: Task) -> None:
+        self.end(ended, ago=0)
+        assert clean_up().steps == []
+        assert info(locks, ended).state == "held"
+
+    def test_what_runs_is_left_alone(self, locks: LockManager, ended: Task) -> None:
+        Task.objects.filter(pk=ended.pk).update(finished_at=timezone.now() - timedelta(days=1))
+        assert clean_up().steps == []
+        assert info(locks, ended).state == "held"
+
+    def test_one_whose_row_is_not_there_is_left_to_its_owner(
+        self, locks: LockManager, ended: Task
+    ) -> None:
+        Task.objects.all()._raw_delete("default")
+        assert clean_up().steps == []
+        assert info(locks, ended).state == "held"
+
+
 class Crash(BaseException):
     """The process ends here: no handler of an ordinary error sees it."""
 
@@ -356,7 +402,7 @@ def test_clean_up_of_a_healthy_system_costs_little(
         return call()
 
     wrap_redis(monkeypatch, counted)
-    with django_assert_max_num_queries(10):
+    with django_assert_max_num_queries(11):
         assert clean_up().steps == []
 
     assert len(calls) <= 5
