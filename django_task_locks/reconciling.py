@@ -64,15 +64,17 @@ def release_finished(report: Report) -> None:
     """
     manager = get_lock_manager()
     holders: dict[str, str] = {}
-    for owner in manager.owners():
-        holders |= dict.fromkeys(manager.registry(owner), owner)
-    ids = sorted(id for id in holders if task_id(id) and report.scope.covers_request(id))
+    owners = list(manager.owners())
+    for first in range(0, len(owners), _BATCH):
+        for owner, ids in manager.registries(owners[first : first + _BATCH]).items():
+            holders |= dict.fromkeys(ids, owner)
+    held = sorted(id for id in holders if task_id(id) and report.scope.covers_request(id))
     ended = _tasks().filter(
         state__in=[state for state in State if state.is_final],
         finished_at__lt=DatabaseNow() - timedelta(seconds=get_settings().ttl),
     )
-    for first in range(0, len(ids), _BATCH):
-        rows = ended.filter(pk__in=[task_id(id) for id in ids[first : first + _BATCH]])
+    for first in range(0, len(held), _BATCH):
+        rows = ended.filter(pk__in=[task_id(id) for id in held[first : first + _BATCH]])
         for pk, token in rows.order_by("pk").values_list("pk", "lock_token"):
             id, owner = str(pk), holders[str(pk)]
             with report.step("request", id, owner, "its task ended a TTL ago", "release"):

@@ -168,7 +168,12 @@ class AsyncLockManager:
         return await self._send(commands.lanes(self.keys))
 
     async def registry(self, owner: str) -> set[str]:
-        return await self._send(commands.registry(self.keys, owner))
+        return (await self.registries([owner]))[owner]
+
+    async def registries(self, owners: Sequence[str]) -> dict[str, set[str]]:
+        if not owners:
+            return {}
+        return await self._send(commands.registries(self.keys, owners))
 
     async def slots(self, owner: str) -> dict[str, str]:
         return await self._send(commands.slots(self.keys, owner))

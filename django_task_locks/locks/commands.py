@@ -80,12 +80,15 @@ def lanes(keys: Keys) -> Commands[dict[str, Lane]]:
     )
 
 
-def registry(keys: Keys, owner: str) -> Commands[set[str]]:
+def registries(keys: Keys, owners: Sequence[str]) -> Commands[dict[str, set[str]]]:
+    names = [keys.owner(owner) for owner in owners]
     return Commands(
-        "registry",
-        [keys.owner(owner)],
-        [("SMEMBERS", keys.owner(owner))],
-        lambda replies: {text(id) for id in replies[0]},
+        "registries",
+        names,
+        [("SMEMBERS", name) for name in names],
+        lambda replies: {
+            owner: {text(id) for id in ids} for owner, ids in zip(owners, replies, strict=True)
+        },
     )
 
 

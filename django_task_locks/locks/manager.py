@@ -242,7 +242,13 @@ class LockManager:
 
     def registry(self, owner: str) -> set[str]:
         """The ids of what an owner holds and waits for."""
-        return self._send(commands.registry(self.keys, owner))
+        return self.registries([owner])[owner]
+
+    def registries(self, owners: Sequence[str]) -> dict[str, set[str]]:
+        """As `registry` for each of them, in one round trip."""
+        if not owners:
+            return {}
+        return self._send(commands.registries(self.keys, owners))
 
     def slots(self, owner: str) -> dict[str, str]:
         """What the executors of an owner hold: ids by the number of the slot."""

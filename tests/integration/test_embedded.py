@@ -26,7 +26,9 @@ PATIENCE = 20.0
 
 # A user: tells the address, tells it again for every line it gets, ends with its input.
 USER = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 from django_task_locks.embedded import socket_url
 print(socket_url(sys.argv[1]), flush=True)
 for line in sys.stdin:

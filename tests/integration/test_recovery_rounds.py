@@ -405,4 +405,4 @@ def test_clean_up_of_a_healthy_system_costs_little(
     with django_assert_max_num_queries(11):
         assert clean_up().steps == []
 
-    assert len(calls) <= 5
+    assert len(calls) <= 7
