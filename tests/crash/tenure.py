@@ -25,13 +25,12 @@ def faults(needs: Iterable[Need], spans: list[Span]) -> Iterator[str]:
     for need in needs:
         for resource in (*need.exclusive, *need.shared):
             there = [
-                span
-                for span in spans
-                if span.resource == resource and span.began < need.ended and span.ended > need.began
+                span for span in spans if span.resource == resource and span.began < need.ended
             ]
             yield from _gaps(need, resource, [span for span in there if span.id == need.id])
             for span in there:
-                if span.id != need.id and not (span.is_shared and resource in need.shared):
+                is_other = span.id != need.id and not (span.is_shared and resource in need.shared)
+                if is_other and span.ended > need.began:
                     yield (
                         f"{need.what}: {span.id} had the lock on {resource} from {span.began:.6f} "
                         f"to {span.ended:.6f}, and it was needed {_when(need)}"
@@ -39,11 +38,12 @@ def faults(needs: Iterable[Need], spans: list[Span]) -> Iterator[str]:
 
 
 def _gaps(need: Need, resource: str, own: list[Span]) -> Iterator[str]:
-    if not own or own[0].began > need.began:
+    # What was lost comes back when the locks are rebuilt; until then nobody else may have it.
+    before = [span for span in own if span.began <= need.began]
+    if not before or (before[-1].ended <= need.began and not before[-1].is_lost):
         yield f"{need.what}: no lock on {resource}, needed {_when(need)}"
     for span in own:
-        # What was lost comes back when the locks are rebuilt; until then nobody else may have it.
-        if span.ended < need.ended and not span.is_lost:
+        if need.began < span.ended < need.ended and not span.is_lost:
             yield (
                 f"{need.what}: its lock on {resource} was released at {span.ended:.6f}, "
                 f"{need.ended - span.ended:.6f} s early"

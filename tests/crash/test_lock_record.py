@@ -108,6 +108,7 @@ def lost(began: float, ended: float, id: str = "me") -> Span:
         (BODY, [had(0.5, 1.0, "earlier"), had(1.0, 2.0), had(2.0, 3.0, "later")]),
         (READER, [had(0.9, 2.1, shared=True), had(1.5, 2.5, "another reader", shared=True)]),
         (BODY, [lost(0.9, 1.5), had(1.7, 2.1)]),
+        (BODY, [lost(0.7, 0.9), had(1.2, 2.1)]),
     ],
 )
 def test_a_lock_may_last_longer_than_it_is_needed_and_be_restored(
@@ -121,6 +122,7 @@ def test_a_lock_may_last_longer_than_it_is_needed_and_be_restored(
     [
         (BODY, [], "no lock on r"),
         (BODY, [had(1.000001, 2.1)], "no lock on r"),
+        (BODY, [lost(0.5, 0.6), had(0.7, 0.9)], "no lock on r"),
         (BODY, [had(0.9, 1.999999)], "released at 1.999999, 0.000001 s early"),
         (BODY, [had(0.9, 1.5), had(1.6, 2.1)], "0.500000 s early"),
         (BODY, [had(0.9, 2.1), had(1.9, 3.0, "rival")], "rival had the lock on r"),
