@@ -246,8 +246,9 @@ local function settle()
   return grant_candidates(ranks)
 end
 
--- Ends a request: frees its locks or its places in the queues, and hands over to the waiters.
-local function finish(request)
+-- Takes a request out of everything: its record, locks or places in the queues, registry and slot.
+-- Returns the resources whose mark may be of no use any more.
+local function take_out(request)
   redis.call('DEL', REQUEST .. request.id, GRANT .. request.id)
   local marked = {}
   if request.state == 'waiting' then
@@ -266,6 +267,12 @@ local function finish(request)
       redis.call('HDEL', SLOT .. request.owner, number)
     end
   end
+  return marked
+end
+
+-- Ends a request, and hands what it leaves over to the waiters.
+local function finish(request)
+  local marked = take_out(request)
   if request.state == 'due' then return {} end -- nobody waits for what it never had
   local granted = hand_over(request)
   for _, resource in ipairs(marked) do drop_mark(resource) end
