@@ -20,7 +20,7 @@ from tests.factories import AppStatusFactory, TaskFactory
 from tests.integration.by_hand import HandWorker
 from tests.integration.transactions import elsewhere, rolled_back
 from tests.support.processes import message, refreshed, wait_until
-from tests.support.redis_state import answered, leftovers
+from tests.support.redis_state import answered, leftovers, state_in_redis
 from tests.support.servers import ValkeyServer
 from tests.testapp import tasks
 
@@ -30,11 +30,6 @@ Cancel = Callable[..., Task]
 @pytest.fixture(params=["cancel_task", "acancel_task"])
 def cancel(request: pytest.FixtureRequest) -> Cancel:
     return cancel_task if request.param == "cancel_task" else async_to_sync(acancel_task)
-
-
-def state_in_redis(locks: LockManager, task: Task) -> str | None:
-    found = locks.inspect_request(str(task.pk))
-    return found.state if found else None
 
 
 class TestWaiting:

@@ -7,6 +7,7 @@ from typing import Any
 from django_task_locks.exceptions import LockServiceUnavailable
 from django_task_locks.locks import LockManager
 from django_task_locks.locks.protocol import text
+from django_task_locks.models import Task
 
 BOOKKEEPING = ("seq", "epoch", "lanes", "closed", "owners", "suspects", "leader:", "wake:")
 
@@ -40,3 +41,9 @@ def answered(ask: Callable[[], Any]) -> Any:
         return ask()
     except LockServiceUnavailable:
         return None
+
+
+def state_in_redis(locks: LockManager, task: Task) -> str | None:
+    """The state of a task's request; None if it has none."""
+    found = locks.inspect_request(str(task.pk))
+    return found.state if found else None
