@@ -20,7 +20,7 @@ from django_task_locks.locks.requests import (
     validated_queue,
     validated_versions,
 )
-from django_task_locks.locks.resources import normalized, resource_names
+from django_task_locks.locks.resources import normalized
 from django_task_locks.models import Task, TaskGroup
 from django_task_locks.states import OnConflict, OnTimeout, OnWorkerLoss
 
@@ -87,7 +87,7 @@ class Order:
         self._check_options(name)
         self._check_times(name)
         self._check_unique_key(name)
-        exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
+        exclusive, shared = normalized(self.exclusive, self.shared)
         return Task(
             name=name,
             args=list(self.args),

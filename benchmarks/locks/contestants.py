@@ -63,6 +63,7 @@ def floor(client: Redis) -> Contestant:
 
 def ours(name: str, manager: LockManager, case: Case) -> Contestant:
     exclusive, shared = case.exclusive, case.shared
+    claimant = Claimant(owner=OWNER, ttl=TTL)  # a process is the same one all its life
 
     def prepare(count: int) -> Callable[[], None]:
         fresh = ids(count)
@@ -70,12 +71,7 @@ def ours(name: str, manager: LockManager, case: Case) -> Contestant:
         def run() -> None:
             for id in fresh:
                 grant = manager.request(
-                    LockRequest(
-                        id=id,
-                        exclusive=exclusive,
-                        shared=shared,
-                        claimant=Claimant(owner=OWNER, ttl=TTL),
-                    )
+                    LockRequest(id=id, exclusive=exclusive, shared=shared, claimant=claimant)
                 )
                 if not isinstance(grant, Grant):
                     raise Refused(f"{name}: {grant}")

@@ -104,6 +104,7 @@ class SocketChannel(Channel):
             return super().ask(command)
         try:
             self._socket.sendall(_pack(command))
+            self._receive()
             return self._read()
         except OSError as error:
             raise _translated(error) from error
@@ -145,13 +146,16 @@ class SocketChannel(Channel):
         self._socket = connection._sock
         return True
 
+    def _receive(self) -> None:
+        data = self._socket.recv(_READ_SIZE)
+        if not data:
+            raise ConnectionError("Connection closed by server.")
+        self._reader.feed(data)
+
     def _read(self) -> Any:
         reader = self._reader
         while (reply := reader.gets()) is _INCOMPLETE:
-            data = self._socket.recv(_READ_SIZE)
-            if not data:
-                raise ConnectionError("Connection closed by server.")
-            reader.feed(data)
+            self._receive()
         if isinstance(reply, RedisError):
             raise reply
         if type(reply) is _Push:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from django_task_locks.exceptions import (
@@ -116,6 +117,7 @@ def _raise_refusal(call: Call[Any], word: str, *rest: str) -> NoReturn:
     )
 
 
+@lru_cache(maxsize=64)
 def _ttl(seconds: float) -> str:
     return str(float(seconds))  # one spelling: the request script compares it
 
@@ -158,30 +160,34 @@ def _request_arguments(request: LockRequest, mode: str) -> list[Argument]:
     ]
 
 
+_GIVEN = frozenset({"held", "granted"})
+
+
 def _milliseconds(moment: float | None) -> Argument:
     return "" if moment is None else str(math.ceil(moment * 1000))  # rather late than early
 
 
 def _present_state(request: LockRequest, reply: list[str]) -> Grant | Waiting | Due:
-    if reply[0] == "refused":
-        raise InvalidTask(
-            f"request id {request.id!r} is that of {reply[1]!r}: take a new one for each hold"
-        )
-    if reply[0] == "waiting":
+    state, token = reply[0], reply[1]
+    if state in _GIVEN:
+        return Grant(request.id, int(token) if token else None)
+    if state == "waiting":
         return Waiting(request.id)
-    if reply[0] == "due":
+    if state == "due":
         return Due(request.id)
-    return Grant(request.id, int(reply[1]) if reply[1] else None)
+    raise InvalidTask(
+        f"request id {request.id!r} is that of {token!r}: take a new one for each hold"
+    )
 
 
 _ENDED = Ended("done")  # and nobody waited for it, as mostly
 
 
 def _ended(reply: list[str]) -> Ended:
+    if reply == ["released", "0"]:
+        return _ENDED
     if reply[0] in ("unknown", "refused"):
         return Ended(reply[0])
-    if reply[1:] == ["0"]:
-        return _ENDED
     return Ended("done", tuple(reply[2:]), has_more=reply[1] == "1")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from django_task_locks.exceptions import InvalidResource, InvalidTask
 from django_task_locks.locks.keys import QUEUE_OWNER, queue_owner
-from django_task_locks.locks.resources import normalized, resource_names
+from django_task_locks.locks.resources import normalized
 
 _QUEUE = re.compile(r"\S{1,100}")
 _VERSION = re.compile(r"[^\s=]{1,100}")
@@ -139,10 +139,10 @@ class LockRequest:
             validated_label(self.label)
         if self.run_after is not None:
             self._check_run_after(self.run_after)
-        exclusive, shared = normalized(resource_names(self.exclusive), resource_names(self.shared))
-        if exclusive != self.exclusive:
+        exclusive, shared = normalized(self.exclusive, self.shared)
+        if exclusive is not self.exclusive:
             object.__setattr__(self, "exclusive", exclusive)
-        if shared != self.shared:
+        if shared is not self.shared:
             object.__setattr__(self, "shared", shared)
 
     def _check_run_after(self, moment: float) -> None:

@@ -1,6 +1,6 @@
 """Objects to resource names. A name is text of 1 to 1,024 bytes in UTF-8, any characters."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from inspect import ismethod
 from typing import Any
 
@@ -8,6 +8,7 @@ from django_task_locks.exceptions import InvalidResource
 
 MAX_NAME_BYTES = 1024
 MAX_RESOURCES = 10_000
+_LISTS = (tuple, list)
 
 _ACCEPTED = (
     "a name (text of 1 to 1,024 bytes in UTF-8), a saved model instance, or an object with a "
@@ -47,8 +48,6 @@ def resource_names(values: Any) -> tuple[str, ...]:
     """
     if values is None:
         return ()
-    if type(values) is tuple and (not values or _are_plain(values)):
-        return values
     is_one = isinstance(values, str) or (hasattr(values, "_meta") and hasattr(values, "_state"))
     if is_one or _naming_method(values) is not None:
         return (resource_name(values),)
@@ -60,27 +59,47 @@ def resource_names(values: Any) -> tuple[str, ...]:
     return tuple(resource_name(value) for value in values if value is not None)
 
 
-def normalized(
-    exclusive: Collection[str], shared: Collection[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Both lists sorted and without duplicates; a name in both modes is exclusive.
+def normalized(exclusive: Any, shared: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of both, sorted and without duplicates; a name in both modes is exclusive.
 
-    Raises InvalidResource for more than 10,000 names together.
+    Raises InvalidResource as `resource_names` does, and for more than 10,000 names together.
     """
+    if type(exclusive) in _LISTS and type(shared) in _LISTS:
+        exclusive, shared = tuple(exclusive), tuple(shared)
+        if _are_normalized(exclusive, shared):
+            return exclusive, shared
+    exclusive, shared = resource_names(exclusive), resource_names(shared)
     only_exclusive = set(exclusive)
-    only_shared = set(shared) - only_exclusive if shared else set()
+    only_shared = set(shared) - only_exclusive
     count = len(only_exclusive) + len(only_shared)
     if count > MAX_RESOURCES:
         raise InvalidResource(
             f"{count} resources in one request: at most {MAX_RESOURCES:,} are accepted; "
             "lock something coarser that stands for all of them"
         )
-    return _ascending(exclusive, only_exclusive), _ascending(shared, only_shared)
+    return tuple(sorted(only_exclusive)), tuple(sorted(only_shared))
 
 
-def _ascending(names: Collection[str], unique: set[str]) -> tuple[str, ...]:
-    # names are mostly in order already, a set never is
-    return tuple(sorted(names if len(names) == len(unique) else unique))
+def _are_normalized(exclusive: tuple[Any, ...], shared: tuple[Any, ...]) -> bool:
+    """Whether these are names of the usual kind and as they should be, found out for all of them at
+    once.
+    """
+    names = exclusive + shared
+    if set(map(type, names)) != {str}:
+        return not names
+    together = "".join(names)
+    return (
+        together.isascii()
+        and (len(together) <= MAX_NAME_BYTES or len(max(names, key=len)) <= MAX_NAME_BYTES)
+        and len(set(names)) == len(names) <= MAX_RESOURCES
+        and _are_ascending(exclusive)
+        and _are_ascending(shared)
+    )
+
+
+def _are_ascending(names: tuple[str, ...]) -> bool:
+    # the empty text, which is no name, comes first
+    return not names or (names[0] != "" and (len(names) == 1 or [*names] == sorted(names)))
 
 
 def _naming_method(value: Any) -> Callable[[], Any] | None:
@@ -89,16 +108,6 @@ def _naming_method(value: Any) -> Callable[[], Any] | None:
     if isinstance(value, type):
         return method if ismethod(method) else None
     return method if callable(method) else None
-
-
-def _are_plain(values: tuple[Any, ...]) -> bool:
-    """Whether these are names of the usual kind, found out for all of them at once."""
-    if set(map(type, values)) != {str} or "" in values:
-        return False
-    together = "".join(values)
-    return together.isascii() and (
-        len(together) <= MAX_NAME_BYTES or max(map(len, values)) <= MAX_NAME_BYTES
-    )
 
 
 def _checked(name: str, value: Any) -> str:

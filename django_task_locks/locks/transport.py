@@ -9,7 +9,7 @@ from functools import cache
 from hashlib import sha1
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from redis import Redis
 from redis.cluster import RedisCluster
@@ -27,6 +27,19 @@ T = TypeVar("T")
 
 _RUN_ID = re.compile(r"^run_id:([0-9a-f]+)", re.MULTILINE)
 _MOST_IDLE = 32  # a burst of threads leaves no more connections open
+
+
+class _Forks:
+    """How many forks lead to this process: cheaper to ask than the system for its number."""
+
+    count: ClassVar[int] = 0
+
+    @classmethod
+    def add(cls) -> None:
+        cls.count += 1
+
+
+os.register_at_fork(after_in_child=_Forks.add)
 
 
 class Script:
@@ -187,7 +200,7 @@ class OwnConnections(_SingleConnections):
         self.client = Redis(connection_pool=pool)
         self._pool = pool
         self._idle: deque[Channel] = deque()
-        self._pid = os.getpid()
+        self._forks = _Forks.count
 
     def drop_connections(self) -> None:
         while self._idle:
@@ -200,8 +213,8 @@ class OwnConnections(_SingleConnections):
         return _new_connection(self._pool)
 
     def _take(self, epoch: str) -> tuple[Channel, bool]:
-        if self._pid != os.getpid():
-            self._idle, self._pid = deque(), os.getpid()
+        if self._forks != _Forks.count:
+            self._idle, self._forks = deque(), _Forks.count
         while True:
             try:
                 channel = self._idle.pop()

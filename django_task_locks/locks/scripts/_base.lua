@@ -12,10 +12,6 @@ local function next_number()
   return redis.call('INCR', SEQ)
 end
 
-local function as_text(number)
-  return string.format('%.0f', number)
-end
-
 local function chunked(list, apply)
   for first = 1, #list, CHUNK do
     apply(unpack(list, first, math.min(first + CHUNK - 1, #list)))

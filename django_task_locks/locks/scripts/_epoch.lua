@@ -3,7 +3,8 @@
 -- one that the epoch names; other callers have looked when they connected.
 
 do
-  local epoch = table.remove(ARGV)
+  local epoch = ARGV[#ARGV]
+  ARGV[#ARGV] = nil
   if epoch ~= '' then
     local found = redis.pcall('GET', EPOCH) or NO_EPOCH
     if type(found) == 'table' then return { 'foreign', EPOCH } end

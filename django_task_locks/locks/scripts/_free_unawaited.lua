@@ -13,15 +13,16 @@ repeat
   local exclusive, shared = request.exclusive or {}, request.shared or {}
   if #exclusive + #shared > 1700 then break end
 
-  local freed, values, value, is_simple = {}, {}, UNAWAITED .. id, true
+  -- copies are as long as they are to be from the start
+  local freed, values, value, is_simple = { unpack(exclusive) }, {}, UNAWAITED .. id, true
   for index = 1, #exclusive do freed[index] = LOCK .. exclusive[index] end
   if freed[1] then
     values = redis.call('MGET', unpack(freed))
     for index = 1, #values do is_simple = is_simple and values[index] == value end
   end
   if shared[1] then
-    local waits = {}
-    for index, resource in ipairs(shared) do waits[index] = WAIT .. resource end
+    local waits = { unpack(shared) }
+    for index = 1, #shared do waits[index] = WAIT .. shared[index] end
     is_simple = is_simple and redis.call('EXISTS', unpack(waits)) == 0
   end
   if not is_simple then
@@ -31,7 +32,7 @@ repeat
   freed[#freed + 1] = key
   freed[#freed + 1] = GRANT .. id
   redis.call('DEL', unpack(freed))
-  for _, resource in ipairs(shared) do redis.pcall('SREM', LOCK .. resource, id) end
+  for index = 1, #shared do redis.pcall('SREM', LOCK .. shared[index], id) end
   redis.pcall('SREM', OWNER .. request.owner, id)
   return { 'released', 0 }
 until true

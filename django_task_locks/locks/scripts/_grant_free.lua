@@ -4,7 +4,7 @@
 -- that uses what is outside of it costs as much as a command.
 
 repeat
-  if request.slot or due ~= '' or #ARGV > 1700 then break end
+  if slot ~= '' or due ~= '' or #ARGV > 1700 then break end
   local known
   if is_hold then
     known = redis.pcall('HGET', OWNERS, owner) -- the TTL, negative once the owner is closed
@@ -13,27 +13,33 @@ repeat
   end
   if known ~= ttl_or_lane then break end
 
-  local keys, value = { REQUEST .. id, '' }, UNAWAITED .. id
-  for index = 1, exclusive_count do
-    keys[2 * index + 1] = LOCK .. exclusive[index]
-    keys[2 * index + 2] = value
-  end
+  local exclusive = { unpack(ARGV, 11, 10 + exclusive_count) }
+  local shared = { unpack(ARGV, 11 + exclusive_count) }
   if shared[1] then
-    local waits = {}
+    local waits = { unpack(shared) }
     for index = 1, #shared do waits[index] = WAIT_X .. shared[index] end
     if redis.call('EXISTS', unpack(waits)) > 0 then break end
   end
 
-  local number = redis.pcall('INCR', SEQ)
-  if type(number) ~= 'number' or number < 1 then break end
-  arrive(request, priority, number)
-  request.since = now_ms()
-  request.state = 'granted'
-  if is_hold then
-    request.state = 'held'
-    request.token = string.format('%.0f', number)
+  number = redis.pcall('INCR', SEQ)
+  if type(number) ~= 'number' or number < 1 then
+    number = nil
+    break
   end
-  keys[2] = record_of(request)
+  local state, token, score = 'granted', nil, as_text(rank_of(priority, number))
+  if is_hold then state, token = 'held', as_text(number) end
+  -- as long as it is to be from the start: one that grows is copied again and again
+  local keys, value = { unpack(ARGV, 1, 2 + 2 * exclusive_count) }, UNAWAITED .. id
+  keys[1] = REQUEST .. id
+  keys[2] = record_of({
+    state = state, score = score, owner = owner, since = now_ms(), token = token, queue = queue,
+    lane = not is_hold and lane or nil, label = label ~= '' and label or nil,
+    exclusive = exclusive, shared = shared,
+  })
+  for index = 1, exclusive_count do
+    keys[2 * index + 1] = LOCK .. exclusive[index]
+    keys[2 * index + 2] = value
+  end
   if redis.call('MSETNX', unpack(keys)) == 0 then break end -- it is known, or a lock is taken
   local is_done = type(redis.pcall('SADD', OWNER .. owner, id)) == 'number'
   for index = 1, #shared do
@@ -41,10 +47,10 @@ repeat
     is_done = is_done and type(redis.pcall('SADD', LOCK .. shared[index], id)) == 'number'
   end
   if is_done and not is_hold then
-    is_done = type(redis.pcall('ZADD', READY .. lane, request.score, id)) == 'number'
+    is_done = type(redis.pcall('ZADD', READY .. lane, score, id)) == 'number'
       and type(redis.pcall('ZADD', WAKE .. lane, 0, '1')) == 'number'
   end
-  if is_done then return { request.state, request.token or '' } end
+  if is_done then return { state, token or '' } end
   for _, resource in ipairs(shared) do redis.pcall('SREM', LOCK .. resource, id) end
   for index = 1, #keys, 2 do redis.call('DEL', keys[index]) end
   redis.pcall('SREM', OWNER .. owner, id)

@@ -1,8 +1,17 @@
--- The record of a request: a JSON object, without what is empty (Lua writes no entries as {}).
+-- The record of a request, and what is in it.
 
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function as_text(number)
+  return string.format('%.0f', number)
+end
+
+-- Its place in the order: a smaller one goes first.
+local function rank_of(priority, number)
+  return (100 - priority) * ARRIVALS + number
 end
 
 local function is_record(value)
@@ -10,6 +19,7 @@ local function is_record(value)
     and tonumber(value.score) ~= nil
 end
 
+-- A JSON object, without what is empty (Lua writes no entries as {}).
 local function record_of(request)
   return cjson.encode({
     state = request.state, score = request.score, owner = request.owner, since = request.since,

@@ -24,25 +24,25 @@
 local id, mode, owner, slot, lane, ttl_or_lane = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local priority, label, due, exclusive_count = ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
 local is_hold = lane == ''
-local exclusive, shared = {}, {}
-for index = 1, exclusive_count do exclusive[index] = ARGV[index + 10] end
-for index = 11 + exclusive_count, #ARGV do shared[#shared + 1] = ARGV[index] end
-
-local request = { id = id, owner = owner, exclusive = exclusive, shared = shared }
-if slot ~= '' then request.slot = slot end
-if label ~= '' then request.label = label end
-if not is_hold then
-  request.lane = lane
-  request.queue = owner:sub(#QUEUE + 1)
-end
-
-local function arrive(request, priority, number)
-  request.rank = (100 - priority) * ARRIVALS + number
-  request.score = string.format('%.0f', request.rank)
-end
+local queue = not is_hold and owner:sub(#QUEUE + 1) or nil
+local number -- of its arrival
 
 --@include _record
 --@include _grant_free
+
+local exclusive, shared = {}, {}
+for index = 1, exclusive_count do exclusive[index] = ARGV[index + 10] end
+for index = 11 + exclusive_count, #ARGV do shared[#shared + 1] = ARGV[index] end
+local request = { id = id, owner = owner, exclusive = exclusive, shared = shared, queue = queue }
+if slot ~= '' then request.slot = slot end
+if label ~= '' then request.label = label end
+if not is_hold then request.lane = lane end
+
+local function arrive(number)
+  request.rank = rank_of(priority, number)
+  request.score = as_text(request.rank)
+end
+
 --@include _base
 --@include _grant
 --@include _admit
@@ -86,14 +86,13 @@ local function register()
 end
 
 if must_wait then
-  arrive(request, priority, 0)
+  arrive(0)
   register()
   postpone(request, due)
   return { 'due', '' }
 end
 
-if not request.rank then arrive(request, priority, next_number()) end
-request.token = nil
+arrive(number or next_number())
 local obstacles, revocable, in_the_way = look_around(request)
 if in_the_way then return { 'foreign', in_the_way } end
 if #obstacles > 0 and mode == 'try' then
