@@ -276,12 +276,13 @@ class AsyncLockManager:
 
 
 async def _heeding_cancel(call: Awaitable[R]) -> R:
-    """The call's result, unless the caller was canceled meanwhile: redis-py loses a cancellation
-    that comes while it connects.
+    """The call's result or error, unless the caller was canceled meanwhile: redis-py loses a
+    cancellation that comes while it connects.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
-    result = await call
-    if task and task.cancelling() > before:
-        raise asyncio.CancelledError
-    return result
+    try:
+        return await call
+    finally:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
