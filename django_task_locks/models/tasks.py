@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from django.db import models, router, transaction
 
-from django_task_locks import progress, signals, states
+from django_task_locks import progress, signals, statements, states
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.ids import uuid7
 from django_task_locks.managers import DatabaseNow, TaskQuerySet
@@ -15,6 +15,8 @@ from django_task_locks.models.fields import NamesField
 from django_task_locks.models.groups import TaskGroup
 from django_task_locks.models.processes import AppStatus
 from django_task_locks.states import State
+
+NOW = DatabaseNow()
 
 
 class Task(models.Model):
@@ -166,7 +168,7 @@ class Task(models.Model):
             app_lock=process,
             worker_name=process.name,
             lock_token=token,
-            started_at=DatabaseNow(),
+            started_at=NOW,
         )
 
     def finish(
@@ -187,7 +189,7 @@ class Task(models.Model):
             result=result,
             error=error,
             app_lock=None,
-            finished_at=DatabaseNow(),
+            finished_at=NOW,
             **news,
         )
 
@@ -202,9 +204,7 @@ class Task(models.Model):
 
     def cancel_unstarted(self, why: str) -> None:
         """waiting to canceled, and nothing else."""
-        self._change(
-            [State.WAITING], State.CANCELED, {}, error=reason(why), finished_at=DatabaseNow()
-        )
+        self._change([State.WAITING], State.CANCELED, {}, error=reason(why), finished_at=NOW)
 
     def put_back(
         self,
@@ -251,10 +251,11 @@ class Task(models.Model):
         guard: dict[str, Any],
         **changes: Any,
     ) -> None:
-        rows = self._rows().filter(state__in=sources, **guard)
         if target.is_final:
             changes["key_claim"] = None
-        if not rows.update(state=target, **changes):
+        alias = router.db_for_write(Task, instance=self)
+        where = {"pk": self.pk, "state__in": tuple(sources), **guard}
+        if not statements.update(Task, alias, where, {"state": target, **changes}):
             expected = " or ".join(source.value for source in sources)
             conditions = "".join(f", {name}={value!r}" for name, value in guard.items())
             raise InvalidTransition(

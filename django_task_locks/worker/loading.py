@@ -1,48 +1,37 @@
 """Loads the tasks that an executor has claimed."""
 
-from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
-from django.db import connections, router
+from django.db import router
 from django.db.models import Exists, Subquery
 from django.db.models.functions import Coalesce
 
 from django_task_locks.models import AppStatus, LockEpoch, Task
-
-_ANY = UUID(int=0)
+from django_task_locks.statements import Parameter, Selection
 
 
 class Loader:
-    """Loads by one statement, which is made once: that takes Django longer than all of the rest."""
+    """Loads each by the same statement."""
 
     def __init__(self, status: AppStatus) -> None:
         self._status = status
-        self._statements: dict[str, tuple[str, Sequence[Any]]] = {}
+        self._selections: dict[str, Selection[Task]] = {}
 
     def load(self, id: UUID) -> tuple[Task | None, bool, int]:
         """The task, None if there is none; whether this worker is alive to the others, and the
         number of the epoch, by the same look at the database.
         """
         alias = router.db_for_write(Task)
-        if alias not in self._statements:
-            self._statements[alias] = self._statement(alias)
-        sql, params = self._statements[alias]
-        placeholder, value = _prepared(_ANY, alias), _prepared(id, alias)
-        params = [value if param == placeholder else param for param in params]
-        task = next(iter(Task.objects.using(alias).raw(sql, params)), None)
-        if task is None:
+        if alias not in self._selections:
+            self._selections[alias] = self._selection(alias)
+        found = self._selections[alias].first({"id": id})
+        if found is None:
             return None, False, 0
-        return task, bool(task.is_ours), int(task.epoch)  # type: ignore[attr-defined]
+        task, is_ours, number = found
+        return task, bool(is_ours), int(number)
 
-    def _statement(self, alias: str) -> tuple[str, Sequence[Any]]:
+    def _selection(self, alias: str) -> Selection[Task]:
         me = AppStatus.objects.filter(pk=self._status.pk, missing_at=None)
         number = Coalesce(Subquery(LockEpoch.objects.values("number")[:1]), 0)
         tasks = Task.objects.using(alias).annotate(is_ours=Exists(me), epoch=number)
-        rows = tasks.filter(pk=_ANY)
-        statement: tuple[str, Sequence[Any]] = rows.query.get_compiler(alias).as_sql()
-        return statement
-
-
-def _prepared(id: UUID, alias: str) -> Any:
-    return Task._meta.pk.get_db_prep_value(id, connections[alias])
+        return Selection(tasks.filter(pk=Parameter("id", Task._meta.pk)), "is_ours", "epoch")
