@@ -27,6 +27,7 @@ class OwnRequest:
     made_at  Unix time in seconds, for its place in the order
     token    from its grant on
     held     what the code that holds it was given
+    is_lost  its code was told that it holds nothing any more
     """
 
     request: LockRequest
@@ -34,6 +35,7 @@ class OwnRequest:
     made_at: float
     token: int | None = None
     held: Any = None
+    is_lost: bool = False
     _epoch: str = ""
 
     def sending(self) -> None:
@@ -97,6 +99,27 @@ def known() -> list[str]:
         return list(_State.requests)
 
 
+def granted() -> list[Known]:
+    """Those that are held, as their process knows them."""
+    with _State.lock:
+        return [_known(own) for own in _State.requests.values() if own.token is not None]
+
+
+def lose(id: str, reason: str) -> None:
+    """What it needs is somebody else's by now: its code is told. One that has ended is no error."""
+    with _State.lock:
+        own = _State.requests.get(id)
+    if own is not None and own.token is not None:
+        _tell(own, reason)
+
+
+def is_lost(id: str) -> bool:
+    """Whether its code was told that it holds nothing any more, and goes on."""
+    with _State.lock:
+        own = _State.requests.get(id)
+    return own is not None and own.is_lost
+
+
 def restore(epoch: Epoch, others: Sequence[Known] = ()) -> bool:
     """Restores them in this epoch, which `epochs` has adopted, and the others with them. False if
     its rebuild has not come so far: to be repeated. What could not be restored is lost, and its
@@ -147,7 +170,7 @@ def tell_lost(reason: str) -> None:
 
 
 def _tell(own: OwnRequest, reason: str) -> None:
-    own.token, own.waits = None, False  # nobody restores it
+    own.token, own.waits, own.is_lost = None, False, True  # nobody restores it
     emit("hold.lost", request=own.request.id, label=own.request.label, reason=reason)
     if own.held is not None:
         hold_lost.send_robust(sender=type(own.held), held=own.held, reason=reason)
