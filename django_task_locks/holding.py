@@ -363,12 +363,14 @@ async def _aask(demand: _Demand) -> Held:
 async def _arelease(release: releasing.Release) -> None:
     """Releases even if the caller is canceled meanwhile; what cannot be sent is sent later."""
 
-    own_requests.forget(release.id)
+    held = own_requests.forget(release.id)
 
     async def send() -> None:
         try:
             locks = await get_async_lock_manager()
-            await locks.release(release.id, owner=release.owner, token=release.token)
+            ended = await locks.release(release.id, owner=release.owner, token=release.token)
+            if ended.status == "unknown" and held is not None:
+                await sync_to_async(releasing.free_what_names)(held)
         except LockServiceUnavailable:
             releasing.postpone(release)
 

@@ -86,11 +86,17 @@ def add(request: OwnRequest) -> None:
             _State.changed(len(_State.requests))
 
 
-def forget(id: str) -> None:
-    """It is about to be released. What is none of this process's own is no error."""
+def forget(id: str) -> LockRequest | None:
+    """It is about to be released. Returns it if its code holds it, or held it before it was lost;
+    None too for what is none of this process's own.
+    """
     with _State.lock:
-        if _State.requests.pop(id, None) is not None and _State.changed is not None:
+        own = _State.requests.pop(id, None)
+        if own is None:
+            return None
+        if _State.changed is not None:
             _State.changed(len(_State.requests))
+    return own.request if own.token is not None or own.is_lost else None
 
 
 def known() -> list[str]:

@@ -15,7 +15,7 @@ from django_task_locks.conf import get_settings
 from django_task_locks.events import emit
 from django_task_locks.exceptions import StaleSlot, TaskLocksError
 from django_task_locks.locks import LockManager
-from django_task_locks.locks.reassertion import Reassertion
+from django_task_locks.locks.reassertion import Reassertion, free_lost
 from django_task_locks.locks.rebuild import Known
 from django_task_locks.locks.requests import Restored
 
@@ -27,7 +27,9 @@ class Holdings(Protocol):
         """Everything whose code may run now, with its token."""
 
     def still_held(self, known: Collection[Known]) -> Collection[str]:
-        """The ids of those that nobody has released, nor is about to release."""
+        """The ids of those that their code has not ended yet; at the latest when it is about to
+        release them they are not among them.
+        """
 
     def excluded(self, known: Known, reason: str) -> None:
         """Somebody else has what it needs, and its code goes on. Told once."""
@@ -57,7 +59,7 @@ class Watch:
         self._interval = settings.cleanup_interval
         self._again = settings.heartbeat_interval / 2  # and the next heartbeat is not too early
         self._next = time.monotonic() + self._interval
-        self._missing: dict[str, int | None] = {}
+        self._missing: dict[str, Known] = {}
         self._told: dict[str, str] = {}
         # What may have been restored, and until when (by the server's clock, in ms) it may yet be.
         self._restored: dict[str, tuple[Known, int]] = {}
@@ -74,23 +76,22 @@ class Watch:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._again
-        held = self._holdings.held()
-        missing: dict[str, int | None] = {}
-        lost: list[Known] = []
-        if held or self._restored:
+        held = {known.request.id: known for known in self._holdings.held()}
+        missing: dict[str, Known] = {}
+        if held or self._restored or self._missing:
             reassertion = Reassertion(manager)
-            now, ids = reassertion.verify(held)
+            now, ids = reassertion.verify([*held.values()])
+            missing = {id: held[id] for id in ids}
             self._release_ended(manager, now)
-            for known in held:
-                id = known.request.id
-                if id in ids:
-                    missing[id] = known.token
-                    if self._missing.get(id) == known.token:
-                        lost.append(known)
-        self._missing = missing
-        self._told = {id: reason for id, reason in self._told.items() if id in missing}
-        if lost:
-            self._restore(manager, reassertion, lost, now)
+            self._free_ended(manager, self._missing.keys() - held.keys())
+            lost = [
+                known for id, known in missing.items()
+                if id in self._missing and self._missing[id].token == known.token
+            ]  # fmt: skip
+            self._missing = missing
+            self._told = {id: reason for id, reason in self._told.items() if id in missing}
+            if lost:
+                self._restore(manager, reassertion, lost, now)
         if not missing and not self._restored:
             self._next += self._interval - self._again
 
@@ -117,6 +118,14 @@ class Watch:
         elif outcome.status == "restored":
             emit("request.restored", request=id, label=label)
         self._told[id] = problem
+
+    def _free_ended(self, manager: LockManager, ids: Collection[str]) -> None:
+        """What ended while it was missing: its release has found no record to go by."""
+        if not ids:
+            return
+        still = self._holdings.still_held([self._missing[id] for id in ids])
+        for request in (self._missing[id].request for id in ids if id not in still):
+            free_lost(manager, request.id, request.owner, request.exclusive + request.shared)
 
     def _release_ended(self, manager: LockManager, now: int) -> None:
         if not self._restored:

@@ -62,6 +62,15 @@ class Reassertion:
         return outcomes
 
 
+def free_lost(manager: LockManager, id: str, owner: str, resources: Sequence[str]) -> None:
+    """Frees what may still name a request that has ended and whose record was lost; harmless where
+    there is such a request. Raises LockServiceUnavailable.
+    """
+    manager.run_many([protocol.free(resource, id) for resource in resources])
+    manager.settle()
+    manager.forget_entry(id, owner)
+
+
 def _batches(held: Sequence[Known]) -> Iterator[tuple[str, list[tuple[str, int]]]]:
     """By owner."""
     in_order = sorted(held, key=lambda known: known.request.owner)
