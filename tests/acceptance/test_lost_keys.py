@@ -142,6 +142,31 @@ def test_an_executor_that_dies_after_that_leaves_nothing(
     assert_nothing_is_left(locks)
 
 
+@pytest.mark.parametrize("loss", ["fail", "requeue"])
+def test_an_executor_that_dies_before_that_has_its_task_settled(
+    loss: str, workers: Workers, locks: LockManager, tmp_path: Path
+) -> None:
+    """Its request is lost, and nobody has looked yet."""
+    worker = workers.start(cleanup_interval=3600.0)
+    arguments = [str(tmp_path), ["r"], [], str(tmp_path / "release")]
+    task = dispatch(
+        witnesses.work_until, arguments, exclusive=["r"], on_worker_loss=loss, max_attempts=2
+    )
+    run = wait_until(lambda: Run.objects.filter(task_id=task.pk).first())
+    locks.client.delete(locks.keys.request(str(task.pk)))
+    os.kill(run.pid, signal.SIGKILL)
+    if loss == "fail":
+        wait_for_state(task, State.FAILED)
+    else:
+        wait_until(lambda: Run.objects.filter(task_id=task.pk).count() == 2)
+        (tmp_path / "release").touch()
+        wait_for_state(task, State.COMPLETED)
+    wait_for_state(dispatch(tasks.record, exclusive=["r"]), State.COMPLETED)
+    assert witnesses.violations(tmp_path) == []
+    assert worker.stop() == 0
+    assert_nothing_is_left(locks)
+
+
 def test_a_hold_of_a_script_is_held_again(locks: LockManager, tmp_path: Path) -> None:
     script = subprocess.Popen(
         [sys.executable, "-m", "tests.support.holder", str(tmp_path), "script"],
