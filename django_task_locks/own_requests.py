@@ -112,11 +112,15 @@ def granted() -> list[Known]:
 
 
 def lose(id: str, reason: str) -> None:
-    """What it needs is somebody else's by now: its code is told. One that has ended is no error."""
+    """What it needs is somebody else's by now. A hold is lost from here on; a task, whom nobody can
+    tell, may yet be restored. One that has ended is no error.
+    """
     with _State.lock:
         own = _State.requests.get(id)
-    if own is not None and own.token is not None:
+    if own is not None and own.held is not None and own.token is not None:
         _tell(own, reason)
+    elif own is not None and own.token is not None:
+        emit("task.unlocked", task=id, name=own.request.label, reason=reason)
 
 
 def is_lost(id: str) -> bool:

@@ -103,6 +103,25 @@ class TestAProcess:
         assert refreshed(task).state == State.COMPLETED, refreshed(task).error
         assert leftovers(locks) == set()
 
+    def test_an_immediate_task_whose_rival_holds_it_is_named_and_goes_on(
+        self, locks: LockManager, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def lose_and_wait() -> None:
+            [id] = OwnHoldings().still_held([])
+            lose(locks, id, "r")
+            assert isinstance(locks.request(rival("r")), Grant)
+            wait_until(lambda: "runs without all" in caplog.text)
+            locks.release("rival")
+            wait_until(lambda: is_whole(locks, id, "r"))
+
+        _body.append(lose_and_wait)
+        task = dispatch(call, exclusive=["r"], immediate=True, deferred=False)
+        assert task.state == State.COMPLETED, task.error
+        [told] = [record for record in caplog.records if "runs without all" in record.message]
+        assert str(task.pk) in told.message
+        assert "rival of another@1" in told.message
+        assert leftovers(locks) == set()
+
     def test_one_that_somebody_else_has_meanwhile_is_told_lost_once(
         self, locks: LockManager, told: list[Any], caplog: pytest.LogCaptureFixture
     ) -> None:
