@@ -62,7 +62,7 @@ def work_and_hold(directory: str, resource: str) -> None:
     ],
     ids=["record", "lock", "both", "and the registry", "and the slots"],
 )
-def test_a_running_task_has_its_locks_again_and_no_rival_starts_beside_it(
+def test_C6_a_running_task_has_its_locks_again_and_no_rival_starts_beside_it(
     what: Callable[..., list[str]], worker: Worker, locks: LockManager, tmp_path: Path
 ) -> None:
     task = start(tmp_path, "r")
