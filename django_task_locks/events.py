@@ -131,6 +131,15 @@ EVENTS = {
         "this process reaches a Redis that the others have left, and does not use it; if it is to "
         "be used from now on, empty it",
     ),
+    "request.restored": Event(
+        WARNING, "held, but Redis alone had lost it, or a part of it; restored"
+    ),
+    "request.not_restored": Event(
+        ERROR, "held, but Redis has lost it, or a part of it, and it cannot be restored"
+    ),
+    "task.unlocked": Event(
+        ERROR, "runs without all of its locks: Redis had lost them, and somebody else has them now"
+    ),
     "hold.lost": Event(ERROR, "a hold has lost its locks while its code goes on"),
 }
 

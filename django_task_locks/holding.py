@@ -63,8 +63,8 @@ class Held:
         return self.exclusive + self.shared
 
     def is_held(self) -> bool:
-        """Whether the lock manager says so now; False after the end, or after this process was
-        declared missing. Raises LockServiceUnavailable.
+        """Whether the lock manager says so now; False after the end, after this process was
+        declared missing, or after `hold_lost`. Raises LockServiceUnavailable.
         """
         return self._is_that(get_lock_manager().inspect_request(self.id))
 
@@ -73,6 +73,8 @@ class Held:
         return self._is_that(await (await get_async_lock_manager()).inspect_request(self.id))
 
     def _is_that(self, info: RequestInfo | None) -> bool:
+        if own_requests.is_lost(self.id):
+            return False  # though a part of it may be there
         return info is not None and (info.owner, info.token) == (self.owner, self.token)
 
 
@@ -361,12 +363,14 @@ async def _aask(demand: _Demand) -> Held:
 async def _arelease(release: releasing.Release) -> None:
     """Releases even if the caller is canceled meanwhile; what cannot be sent is sent later."""
 
-    own_requests.forget(release.id)
+    held = own_requests.forget(release.id)
 
     async def send() -> None:
         try:
             locks = await get_async_lock_manager()
-            await locks.release(release.id, owner=release.owner, token=release.token)
+            ended = await locks.release(release.id, owner=release.owner, token=release.token)
+            if ended.status == "unknown" and held is not None:
+                await sync_to_async(releasing.free_what_names)(held)
         except LockServiceUnavailable:
             releasing.postpone(release)
 

@@ -27,6 +27,7 @@ class OwnRequest:
     made_at  Unix time in seconds, for its place in the order
     token    from its grant on
     held     what the code that holds it was given
+    is_lost  its code was told that it holds nothing any more
     """
 
     request: LockRequest
@@ -34,6 +35,7 @@ class OwnRequest:
     made_at: float
     token: int | None = None
     held: Any = None
+    is_lost: bool = False
     _epoch: str = ""
 
     def sending(self) -> None:
@@ -84,17 +86,48 @@ def add(request: OwnRequest) -> None:
             _State.changed(len(_State.requests))
 
 
-def forget(id: str) -> None:
-    """It is about to be released. What is none of this process's own is no error."""
+def forget(id: str) -> LockRequest | None:
+    """It is about to be released. Returns it if its code holds it, or held it before it was lost;
+    None too for what is none of this process's own.
+    """
     with _State.lock:
-        if _State.requests.pop(id, None) is not None and _State.changed is not None:
+        own = _State.requests.pop(id, None)
+        if own is None:
+            return None
+        if _State.changed is not None:
             _State.changed(len(_State.requests))
+    return own.request if own.token is not None or own.is_lost else None
 
 
 def known() -> list[str]:
     """The ids of all of them."""
     with _State.lock:
         return list(_State.requests)
+
+
+def granted() -> list[Known]:
+    """Those that are held, as their process knows them."""
+    with _State.lock:
+        return [_known(own) for own in _State.requests.values() if own.token is not None]
+
+
+def lose(id: str, reason: str) -> None:
+    """What it needs is somebody else's by now. A hold is lost from here on; a task, whom nobody can
+    tell, may yet be restored. One that has ended is no error.
+    """
+    with _State.lock:
+        own = _State.requests.get(id)
+    if own is not None and own.held is not None and own.token is not None:
+        _tell(own, reason)
+    elif own is not None and own.token is not None:
+        emit("task.unlocked", task=id, name=own.request.label, reason=reason)
+
+
+def is_lost(id: str) -> bool:
+    """Whether its code was told that it holds nothing any more, and goes on."""
+    with _State.lock:
+        own = _State.requests.get(id)
+    return own is not None and own.is_lost
 
 
 def restore(epoch: Epoch, others: Sequence[Known] = ()) -> bool:
@@ -147,7 +180,7 @@ def tell_lost(reason: str) -> None:
 
 
 def _tell(own: OwnRequest, reason: str) -> None:
-    own.token, own.waits = None, False  # nobody restores it
+    own.token, own.waits, own.is_lost = None, False, True  # nobody restores it
     emit("hold.lost", request=own.request.id, label=own.request.label, reason=reason)
     if own.held is not None:
         hold_lost.send_robust(sender=type(own.held), held=own.held, reason=reason)

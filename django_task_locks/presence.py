@@ -22,7 +22,7 @@ from django.db.models import Subquery
 from django.db.models.functions import Coalesce
 from django.db.utils import InterfaceError
 
-from django_task_locks import epochs, own_requests, rebuilding
+from django_task_locks import epochs, own_requests, reasserting, rebuilding
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
@@ -172,6 +172,7 @@ class _Beater(threading.Thread):
         self.is_registered = threading.Event()
         self.problem: Exception | None = None
         self.has_epoch = False
+        self._watch = reasserting.Watch(reasserting.OwnHoldings())
         self._is_over = False
         self._wake = threading.Event()
 
@@ -227,6 +228,8 @@ class _Beater(threading.Thread):
         try:
             get_lock_manager().beat(self.presence.owner, get_settings().ttl)
             self.has_epoch = epochs.current() != NO_EPOCH
+            if self.has_epoch:
+                self._watch.look(get_lock_manager())
         except OwnerClosed:
             return False
         except EpochLost:

@@ -11,6 +11,7 @@ from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.locks.keys import queue_owner
+from django_task_locks.locks.reassertion import free_lost
 from django_task_locks.managers import DatabaseNow, TaskQuerySet
 from django_task_locks.models import Task
 from django_task_locks.reports import Report
@@ -60,7 +61,8 @@ def release_ended(id: str, owner: str, report: Report) -> None:
 def release_finished(report: Report) -> None:
     """Held requests of live processes whose task ended more than a TTL ago: its code runs no more,
     and its release, which is sent at once and repeated, has not come. One whose row is not there is
-    left to its owner: the row may not be committed yet.
+    left to its owner: the row may not be committed yet. Where the record alone was lost, the
+    registry leads to the locks that still name it.
     """
     manager = get_lock_manager()
     holders: dict[str, str] = {}
@@ -75,11 +77,13 @@ def release_finished(report: Report) -> None:
     )
     for first in range(0, len(held), _BATCH):
         rows = ended.filter(pk__in=[task_id(id) for id in held[first : first + _BATCH]])
-        for pk, token in rows.order_by("pk").values_list("pk", "lock_token"):
-            id, owner = str(pk), holders[str(pk)]
+        for task in rows.order_by("pk").only("lock_token", "exclusive", "shared"):
+            id, owner = str(task.pk), holders[str(task.pk)]
             with report.step("request", id, owner, "its task ended a TTL ago", "release"):
                 if not report.dry_run:
-                    manager.release(id, owner=owner, token=token)
+                    released = manager.release(id, owner=owner, token=task.lock_token)
+                    if released.status == "unknown":
+                        free_lost(manager, id, owner, [*task.exclusive, *task.shared])
                     emit("recovery.released", request=id, owner=owner)
 
 

@@ -19,6 +19,8 @@ from django_task_locks import own_requests
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import LockServiceUnavailable
+from django_task_locks.locks.reassertion import free_lost
+from django_task_locks.locks.requests import Ended, LockRequest
 
 _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 5.0
@@ -33,8 +35,8 @@ class Release:
     owner: str = ""
     event: ClassVar[str] = "release.repeated"
 
-    def send(self) -> None:
-        get_lock_manager().release(self.id, owner=self.owner, token=self.token)
+    def send(self) -> Ended:
+        return get_lock_manager().release(self.id, owner=self.owner, token=self.token)
 
 
 class Postponed(Protocol):
@@ -45,7 +47,7 @@ class Postponed(Protocol):
 
     event: ClassVar[str]
 
-    def send(self) -> None:
+    def send(self) -> object:
         """Raises LockServiceUnavailable to be repeated."""
 
 
@@ -79,11 +81,12 @@ def add_sink(sink: Sink) -> None:
 
 def release(item: Release) -> None:
     """Releases; never raises for a lock service that is away. Interrupted, it releases later."""
-    own_requests.forget(item.id)
+    held = own_requests.forget(item.id)
     if any(sink(item) for sink in _State.sinks):
         return
     try:
-        item.send()
+        if item.send().status == "unknown" and held is not None:
+            free_what_names(held)
     except LockServiceUnavailable as error:
         emit("release.postponed", request=item.id, error=error)
         postpone(item)
@@ -91,6 +94,11 @@ def release(item: Release) -> None:
         if not isinstance(error, Exception):
             postpone(item)
         raise
+
+
+def free_what_names(lost: LockRequest) -> None:
+    """What this process held, and Redis has lost the record of. Raises LockServiceUnavailable."""
+    free_lost(get_lock_manager(), lost.id, lost.owner, lost.exclusive + lost.shared)
 
 
 def release_at_transaction_end(aliases: Iterable[str], item: Release) -> None:

@@ -13,6 +13,7 @@ from django_task_locks import dispatching, moments
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import InvalidTransition
+from django_task_locks.locks.reassertion import free_lost
 from django_task_locks.models import Task, reason
 from django_task_locks.states import OnWorkerLoss, State
 
@@ -70,7 +71,7 @@ def settle_request(id: str, owner: str, why: str, *, is_its_fault: bool = False)
     manager = get_lock_manager()
     info = manager.inspect_request(id)
     if info is None or info.owner != owner:
-        manager.forget_entry(id, owner)
+        _forget(id, owner)
         return FORGET
     if info.token is not None and (pk := task_id(id)):
         # First of all: a start that its dead executor has sent, and that the database still holds
@@ -96,6 +97,28 @@ def settle_request(id: str, owner: str, why: str, *, is_its_fault: bool = False)
     manager.release(id, owner=owner, token=info.token)
     emit("recovery.released", request=id, owner=owner, resources=len(info.exclusive + info.shared))
     return RELEASE
+
+
+def _forget(id: str, owner: str) -> None:
+    """Where Redis has lost the record alone, the locks may still name it."""
+    task = find_task(id)
+    if task is not None and task.is_final:
+        free_lost(get_lock_manager(), id, owner, [*task.exclusive, *task.shared])
+    else:
+        get_lock_manager().forget_entry(id, owner)
+
+
+def settle_lost(task: Task, owner: str, why: str, *, is_its_fault: bool = False) -> None:
+    """Decides a task that an executor of this owner ran, as the row says, where the executor is
+    dead and Redis has lost the request.
+    """
+    manager, id = get_lock_manager(), str(task.pk)
+    if manager.inspect_request(id) is not None:
+        return
+    if settle_task(task, why, is_its_fault=is_its_fault):
+        free_lost(manager, id, owner, [*task.exclusive, *task.shared])
+        if task.state == State.WAITING:
+            dispatching.send_request(task)
 
 
 def plan_request(id: str, owner: str, ending: Collection[str]) -> str | None:

@@ -11,6 +11,7 @@ task_state_changed = Signal()
 task_group_finished = Signal()
 
 #: Sent when a `hold` of this process has lost its locks while its code went on: the process was
-#: declared missing, or Redis lost its data and the locks could not be restored. Arguments: sender
-#: (the class Held), held, reason. It is sent from the thread of the heartbeat.
+#: declared missing, or Redis lost its data, or a key of these locks alone, and they could not be
+#: restored. Arguments: sender (the class Held), held, reason. It is sent from the thread of the
+#: heartbeat.
 hold_lost = Signal()

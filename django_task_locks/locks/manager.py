@@ -93,28 +93,7 @@ class LockManager:
         """`request` for each of them, in this order and in one round trip. What is raised there for
         one of them alone stands in its place.
         """
-        calls = [protocol.request(request) for request in requests]
-        if not calls:
-            return []
-        epoch = self._epoch.value() if self._epoch else ""
-        script = self.scripts["request"]
-        commands = [script.by_digest(call.arguments, epoch) for call in calls]
-        try:
-            try:
-                try:
-                    replies = self.transport.send(commands, epoch)
-                except NoScriptError:
-                    # which brings the script along
-                    self.transport.run(script, calls[0].arguments, epoch)
-                    replies = self.transport.send(commands, epoch)
-            except failures.ERRORS as error:
-                self._refuse(error, "request")
-            outcomes = protocol.read_outcomes(calls, replies)
-            return outcomes
-        except EpochLost:
-            if self._epoch is None or not self._epoch.is_out_of_date(epoch):
-                raise
-        return self.request_many(requests)
+        return self.run_many([protocol.request(request) for request in requests])
 
     def try_request(self, request: LockRequest) -> Grant | Waiting | Due | Blocked:
         """Grants all resources of the request now, or leaves nothing of it and names the blockers.
@@ -323,6 +302,31 @@ class LockManager:
             last = self._run(protocol.settle())
             ended = Ended(ended.status, ended.granted + last.granted)
         return ended
+
+    def run_many(self, calls: Sequence[Call[R]]) -> list[R | TaskLocksError]:
+        """Calls of one script, in this order and in one round trip. What is raised there for one of
+        them alone stands in its place.
+        """
+        if not calls:
+            return []
+        epoch = self._epoch.value() if self._epoch else ""
+        script = self.scripts[calls[0].script]
+        commands = [script.by_digest(call.arguments, epoch) for call in calls]
+        try:
+            try:
+                try:
+                    replies = self.transport.send(commands, epoch)
+                except NoScriptError:
+                    # which brings the script along
+                    self.transport.run(script, calls[0].arguments, epoch)
+                    replies = self.transport.send(commands, epoch)
+            except failures.ERRORS as error:
+                self._refuse(error, calls[0].script)
+            return protocol.read_outcomes(calls, replies)
+        except EpochLost:
+            if self._epoch is None or not self._epoch.is_out_of_date(epoch):
+                raise
+        return self.run_many(calls)
 
     def _run(self, call: Call[R]) -> R:
         epoch = self._epoch.value() if self._epoch else ""

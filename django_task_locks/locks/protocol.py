@@ -29,6 +29,7 @@ from django_task_locks.locks.requests import (
     LockRequest,
     RequestInfo,
     ResourceInfo,
+    Restored,
     Waiting,
 )
 
@@ -373,9 +374,30 @@ def begin_rebuild(number: int, closed: str) -> Call[bool]:
 
 
 def restore(request: LockRequest, lane: Lane | None, token: int | None, arrival: int) -> Call[str]:
-    """Why it could not be restored; "" if it is there."""
+    """During a rebuild. Why it could not be restored; "" if it is there."""
+    return Call(
+        "restore",
+        _restore_arguments(request, lane, token, arrival, None),
+        lambda reply: _conflict(reply) if reply[0] == "conflict" else "",
+    )
+
+
+def restore_held(
+    request: LockRequest, lane: Lane | None, token: int, arrival: int, until: int
+) -> Call[Restored]:
+    """In an open epoch, until that time in ms by the server's clock."""
+    return Call(
+        "restore",
+        _restore_arguments(request, lane, token, arrival, until),
+        lambda reply: Restored(reply[0], _conflict(reply) if reply[0] == "conflict" else ""),
+    )
+
+
+def _restore_arguments(
+    request: LockRequest, lane: Lane | None, token: int | None, arrival: int, until: int | None
+) -> list[Argument]:
     claimant = request.claimant
-    arguments = [
+    return [
         request.id,
         "waiting" if token is None else "held",
         request.owner,
@@ -388,15 +410,21 @@ def restore(request: LockRequest, lane: Lane | None, token: int | None, arrival:
         str(request.priority),
         request.label,
         _milliseconds(request.run_after),
+        "" if until is None else str(until),
         str(len(request.exclusive)),
         *request.exclusive,
         *request.shared,
     ]
 
-    def parse(reply: list[str]) -> str:
-        return f"{reply[1]} of {reply[2]} excludes it" if reply[0] == "conflict" else ""
 
-    return Call("restore", arguments, parse)
+def _conflict(reply: list[str]) -> str:
+    return f"{reply[1]} of {reply[2] or 'an unknown process'} excludes it"
+
+
+def verify(owner: str, held: Sequence[tuple[str, int]]) -> Call[tuple[int, list[str]]]:
+    """The server's time in ms, and the ids of those that are not whole."""
+    pairs = [part for id, token in held for part in (id, str(token))]
+    return Call("verify", [owner, *pairs], lambda reply: (int(reply[1]), reply[2:]))
 
 
 def sweep(owner: str, ids: Sequence[str]) -> Call[int]:

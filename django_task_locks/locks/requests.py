@@ -250,6 +250,19 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """What came of restoring a request that its process holds.
+
+    status  "restored"; "conflict": another one has what it needs; "ended": it is not its process's
+            any more; "late": the call came after its time
+    reason  of a conflict, in words
+    """
+
+    status: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestInfo:
     """One request as it stands: state is "due", "waiting", "granted" or "held"; since and run_after
     (of one that is due) are Unix times.

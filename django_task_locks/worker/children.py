@@ -13,7 +13,7 @@ from pathlib import Path
 from django_task_locks.events import emit
 from django_task_locks.worker import guard as guard_module
 from django_task_locks.worker import os_signals
-from django_task_locks.worker.guard import Board, is_empty, kill_group, now
+from django_task_locks.worker.guard import NO_TASK, Board, is_empty, kill_group, now
 
 _PR_SET_PDEATHSIG = 1
 _LONG = 5.0
@@ -34,11 +34,14 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a child ended: its own status, or the number of the signal that killed it."""
+    """How a child ended: its own status, or the number of the signal that killed it; and what the
+    board says it was at.
+    """
 
     child: Child
     status: int
     signal: int
+    task: bytes = NO_TASK
 
     @property
     def reason(self) -> str:
@@ -145,11 +148,12 @@ class Children:
             if not is_empty(pid):
                 self._note_lingering(child)
                 continue
+            task = self.board.task(child.slot)
             self.board.clear(child.slot)
             _, status = os.waitpid(pid, 0)
             del self.running[pid]
             code = os.waitstatus_to_exitcode(status)
-            exits.append(Exit(child, max(code, 0), max(-code, 0)))
+            exits.append(Exit(child, max(code, 0), max(-code, 0), task))
         self._reap_adopted()
         return exits
 

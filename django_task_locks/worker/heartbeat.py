@@ -2,13 +2,12 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from queue import SimpleQueue
 from uuid import UUID
 
 from django.db import connections, router
 
-from django_task_locks import own_requests, presence, rebuilding
+from django_task_locks import own_requests, presence, reasserting, rebuilding
 from django_task_locks.conf import Settings
 from django_task_locks.connections import quick_lock_manager
 from django_task_locks.events import emit
@@ -19,6 +18,7 @@ from django_task_locks.models import AppStatus, Task
 from django_task_locks.presence import Presence, Pulse
 from django_task_locks.states import State
 from django_task_locks.worker.guard import NO_TASK, Board, kill_group, now
+from django_task_locks.worker.running import RunningTasks
 
 
 class Heartbeat:
@@ -48,7 +48,8 @@ class Heartbeat:
         self.to_stop: SimpleQueue[UUID] = SimpleQueue()
         self._board = board
         self._settings = settings
-        self._generations = generations
+        self._tasks = RunningTasks(presence, board, generations)
+        self._watch = reasserting.Watch(self._tasks)
         self._interval = settings.heartbeat_interval
         self._limit = min(self._interval, settings.ttl / 6)
         self._wake = wake
@@ -149,7 +150,8 @@ class Heartbeat:
                 presence.catch_up(self.presence, self._restore)
             self._locks.beat(self.presence.owner, self._settings.ttl)
             self._ask_for_lead()
-            is_epoch_lost = self._board.epoch == NO_EPOCH
+            if not (is_epoch_lost := self._board.epoch == NO_EPOCH):
+                self._watch.look(self._locks)
         except OwnerClosed:
             return False
         except EpochLost:
@@ -182,7 +184,8 @@ class Heartbeat:
             self._board.epoch = str(epoch)
             self._epoch_since = now()
         self._board.is_epoch_doubted = False
-        return self._restore_slots(epoch) and self._have_executors_restored(epoch)
+        is_done = own_requests.restore(epoch, self._tasks.held())
+        return is_done and self._have_executors_restored(epoch)
 
     def _have_executors_restored(self, epoch: Epoch) -> bool:
         """One that cannot (C code that never lets go of the interpreter) is killed, before others
@@ -199,22 +202,6 @@ class Heartbeat:
                 emit("executor.given_up", slot=slot, group=self._board.group(slot))
                 kill_group(self._board.group(slot))
         return not behind
-
-    def _restore_slots(self, epoch: Epoch) -> bool:
-        slots = {
-            id: f"{slot}.{generation}"
-            for slot, generation in self._generations.items()
-            if (id := self._board.task(slot)) != NO_TASK
-        }
-        rows = Task.objects.using(router.db_for_write(Task)).owned()
-        mine = rows.filter(
-            app_lock=self.presence.status.pk, pk__in=[UUID(bytes=id) for id in slots]
-        )
-        known = [
-            rebuilding.known_of(task, replace(self.presence.claimant, slot=slots[task.pk.bytes]))
-            for task in mine
-        ]
-        return own_requests.restore(epoch, known)
 
     def _look_for_stops(self) -> None:
         busy = [

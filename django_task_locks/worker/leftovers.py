@@ -8,14 +8,16 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from uuid import UUID
 
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import LockServiceUnavailable
 from django_task_locks.locks.requests import Claimant
-from django_task_locks.settling import settle_request
+from django_task_locks.settling import find_task, settle_lost, settle_request
+from django_task_locks.states import State
 from django_task_locks.worker.children import Children, Exit
-from django_task_locks.worker.guard import now
+from django_task_locks.worker.guard import NO_TASK, Board, now
 from django_task_locks.worker.os_signals import unblock
 
 SETTLING = "settling"
@@ -59,7 +61,10 @@ class Leftovers:
         """Starts the child that settles this one. Nothing may be open in this process."""
         slot = self._first_slot + left.exit.child.slot
         self._children.fork(
-            slot, 0, partial(_settle, left, owner, self._ttl, in_child), job=SETTLING
+            slot,
+            0,
+            partial(_settle, left, owner, self._ttl, self._children.board, in_child),
+            job=SETTLING,
         )
         left.is_in_work = True
 
@@ -84,7 +89,9 @@ class Leftovers:
         self._left.clear()
 
 
-def _settle(left: Leftover, owner: str, ttl: float, in_child: Callable[[], None]) -> int:
+def _settle(
+    left: Leftover, owner: str, ttl: float, board: Board, in_child: Callable[[], None]
+) -> int:
     """In the child: the executor and its group are gone, so shut its slot out, then end what it
     held, each request for itself. The exit status counts what failed.
     """
@@ -104,4 +111,23 @@ def _settle(left: Leftover, owner: str, ttl: float, in_child: Callable[[], None]
         except Exception as error:
             emit("worker.settle_failed", slot=child.slot, request=id, error=error)
             failed += 1
+    id = str(UUID(bytes=left.exit.task))
+    if left.exit.task != NO_TASK and id not in ids:
+        try:
+            _settle_lost(id, left, owner, board)
+        except Exception as error:
+            emit("worker.settle_failed", slot=child.slot, request=id, error=error)
+            failed += 1
     return min(failed, 100)
+
+
+def _settle_lost(id: str, left: Leftover, owner: str, board: Board) -> None:
+    """What the executor was at and did not hold: it had recorded it, or Redis had lost the request.
+    Another one that runs it by now shows that before its row does, hence the row first.
+    """
+    task = find_task(id)
+    is_elsewhere = any(board.task(slot) == left.exit.task for slot in range(board.slots))
+    if task is None or task.state not in State.owned() or is_elsewhere:
+        return
+    if owner.rpartition("@")[2] == str(task.app_lock_id):
+        settle_lost(task, owner, left.reason, is_its_fault=id == left.at_fault)

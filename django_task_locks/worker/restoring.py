@@ -1,10 +1,14 @@
-"""An executor restores what its task holds by itself, when its worker adopts a new epoch."""
+"""An executor restores what its task holds by itself: when its worker adopts a new epoch, and when
+Redis has lost it alone.
+"""
 
 import os
 import threading
 import time
 
-from django_task_locks import own_requests
+from django_task_locks import own_requests, reasserting
+from django_task_locks.conf import get_settings
+from django_task_locks.connections import quick_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import LockServiceUnavailable
 from django_task_locks.locks.rebuild import Epoch
@@ -48,15 +52,20 @@ class Restorer:
         return Epoch.from_text(self._board.epoch)[0]
 
     def _watch(self) -> None:
+        settings = get_settings()
+        # A new epoch must not wait for it.
+        locks = quick_lock_manager(min(settings.heartbeat_interval, settings.ttl / 6))
+        watch = reasserting.Watch(reasserting.OwnHoldings())
         while True:
-            self._is_needed.wait()
-            epoch = self._epoch()
-            if epoch.number != self._board.own_requests(self._slot)[1]:
-                try:
-                    if own_requests.restore(epoch):
-                        self._board.set_restored(self._slot, epoch.number)
-                except LockServiceUnavailable as error:
-                    emit("executor.not_restored", slot=self._slot, error=error)
-                except Exception as error:
-                    emit("executor.error", slot=self._slot, error=error, exc_info=error)
+            self._is_needed.wait(_INTERVAL if watch.is_at_work else None)
+            try:
+                epoch = self._epoch()
+                if epoch.number == self._board.own_requests(self._slot)[1]:
+                    watch.look(locks)
+                elif own_requests.restore(epoch):
+                    self._board.set_restored(self._slot, epoch.number)
+            except LockServiceUnavailable as error:
+                emit("executor.not_restored", slot=self._slot, error=error)
+            except Exception as error:
+                emit("executor.error", slot=self._slot, error=error, exc_info=error)
             time.sleep(_INTERVAL)

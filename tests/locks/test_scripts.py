@@ -47,6 +47,7 @@ CALLS: dict[str, Call[Any]] = {
         protocol.begin_rebuild(1, "-1:"),
         protocol.restore(task("a"), Lane(), None, 1),
         protocol.sweep("owner", []),
+        protocol.verify("owner", []),
         protocol.open_epoch("1:", 0),
         protocol.inspect_request("a"),
         protocol.inspect_resource("r"),

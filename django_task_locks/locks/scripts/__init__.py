@@ -39,6 +39,7 @@ OPERATIONS = (
     "settle",
     "suspect",
     "sweep",
+    "verify",
     "watch",
 )
 

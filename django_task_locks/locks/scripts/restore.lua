@@ -1,5 +1,8 @@
--- restore: during a rebuild, brings a request into the state that its task's row, or the process
--- that it belongs to, says it has. What is there already stays as it is.
+-- restore: brings a request into the state that its task's row, or the process that it belongs to,
+-- says it has. What is there already stays as it is.
+--
+-- During a rebuild nothing else counts but what has been restored. In an open epoch a process restores
+-- what it holds and what was lost alone, and whatever else is held counts.
 --
 -- KEYS[1]    anchor
 -- KEYS[2]    absent
@@ -15,13 +18,15 @@
 -- ARGV[10]   priority, -100 to 100
 -- ARGV[11]   label for operators
 -- ARGV[12]   of a waiting task the time before which it takes no place in any queue, in ms, or ""
--- ARGV[13]   number of exclusive resources
--- ARGV[14..] the exclusive resources, then the shared ones
+-- ARGV[13]   in an open epoch the time in ms after which it changes nothing, "" during a rebuild
+-- ARGV[14]   number of exclusive resources
+-- ARGV[15..] the exclusive resources, then the shared ones
 --
 -- No number that is given out afterwards is smaller than a token that is restored.
 --
--- returns {"restored"} | {"kept"} | {"conflict", id, owner}: another one has been restored that
---         excludes it, and nothing was changed | {"foreign", key}
+-- returns {"restored"} | {"kept"} | {"conflict", id, owner}: another one excludes it, and nothing was
+--         changed | {"foreign", key}; in an open epoch also, without a change, {"ended"}: it is
+--         somebody else's, or its slot has gone on | {"late"} | {"closed", owner} | {"stale_slot", slot}
 
 --@include _base
 --@include _grant
@@ -30,10 +35,11 @@
 
 local id, state, owner, slot, lane = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local description, ttl, token, due = ARGV[6], ARGV[7], ARGV[8], ARGV[12]
-local exclusive_count = tonumber(ARGV[13])
+local last_ms, exclusive_count = tonumber(ARGV[13]), tonumber(ARGV[14])
+local is_rebuild = not last_ms
 local request = { id = id, owner = owner, exclusive = {}, shared = {} }
-for index = 1, exclusive_count do request.exclusive[index] = ARGV[index + 13] end
-for index = 14 + exclusive_count, #ARGV do request.shared[#request.shared + 1] = ARGV[index] end
+for index = 1, exclusive_count do request.exclusive[index] = ARGV[index + 14] end
+for index = 15 + exclusive_count, #ARGV do request.shared[#request.shared + 1] = ARGV[index] end
 request.rank = (100 - ARGV[10]) * ARRIVALS + ARGV[9]
 request.score = as_text(request.rank)
 if slot ~= '' then request.slot = slot end
@@ -43,6 +49,12 @@ if lane ~= '' then
 end
 if ARGV[11] ~= '' then request.label = ARGV[11] end
 if token ~= '' then request.token = token end
+
+if not is_rebuild then
+  local refused = refusal(owner, slot)
+  if refused then return refused end
+  if now_ms() > last_ms then return { 'late' } end
+end
 
 local function foreign_lock(resource)
   local type = redis.call('TYPE', LOCK .. resource).ok
@@ -86,7 +98,7 @@ local function begin()
 end
 
 local function confirm()
-  redis.call('SADD', CONFIRMED, id)
+  if is_rebuild then redis.call('SADD', CONFIRMED, id) end
   redis.call('SADD', OWNER .. owner, id)
   if ttl ~= '' and redis.call('HEXISTS', OWNERS, owner) == 0 then
     redis.call('HSET', OWNERS, owner, ttl)
@@ -98,13 +110,35 @@ local function confirm()
   if slot ~= '' and lane ~= '' then redis.call('HSET', SLOT .. owner, slot:match('^%d+'), id) end
 end
 
-local is_same = known and known.owner == owner and (token == '' or known.token == token)
-if state == 'held' and is_same and known.state == 'held' then
-  begin()
+-- An executor claims the next only when the last has ended.
+local function has_slot_gone_on()
+  if slot == '' or lane == '' then return false end
+  local present = redis.call('HGET', SLOT .. owner, slot:match('^%d+'))
+  return present and present ~= id
+end
+
+-- Whether the holder of a lock keeps it. Without a request it may be a process that has not restored it
+-- yet.
+local function is_rival(other)
+  if is_rebuild then
+    return other and other.state == 'held' and redis.call('SISMEMBER', CONFIRMED, other.id) == 1
+  end
+  return not other or other.state ~= 'granted' or foreign(READY .. other.lane, 'zset')
+    or foreign_queue(other)
+end
+
+local function correct_slot()
   if slot ~= '' and known.slot ~= slot then
     known.slot = slot
     redis.call('SET', REQUEST .. id, record_of(known))
   end
+end
+
+local is_same = known and known.owner == owner and (token == '' or known.token == token)
+local is_there = state == 'held' and is_same and known.state == 'held'
+if is_there and is_rebuild then
+  begin()
+  correct_slot()
   confirm()
   return { 'kept' }
 end
@@ -114,17 +148,17 @@ if state == 'waiting' and is_same and (known.state ~= 'held' or lane == '') then
   confirm()
   return { 'kept' }
 end
+if not is_rebuild and (known and not is_there or has_slot_gone_on()) then return { 'ended' } end
 
 local in_the_way = state == 'held' and others() or {}
 for _, other in ipairs(in_the_way) do
-  if other[2] and other[2].state == 'held'
-    and redis.call('SISMEMBER', CONFIRMED, other[1]) == 1 then
-    return { 'conflict', other[1], other[2].owner }
+  if is_rival(other[2]) then
+    return { 'conflict', other[1], other[2] and other[2].owner or '' }
   end
 end
 
 begin()
-if known then
+if known and not is_there then
   if state == 'waiting' then request.score, request.rank = known.score, known.rank end
   drop(known)
 end
@@ -140,7 +174,10 @@ for _, other in ipairs(in_the_way) do
   end
 end
 confirm()
-if state == 'held' then
+if is_there then
+  correct_slot()
+  take(known)
+elseif state == 'held' then
   take(request)
   set_state(request, 'held')
 elseif is_early(due) then
