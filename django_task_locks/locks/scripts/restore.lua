@@ -40,7 +40,7 @@ local is_rebuild = not last_ms
 local request = { id = id, owner = owner, exclusive = {}, shared = {} }
 for index = 1, exclusive_count do request.exclusive[index] = ARGV[index + 14] end
 for index = 15 + exclusive_count, #ARGV do request.shared[#request.shared + 1] = ARGV[index] end
-request.rank = (100 - ARGV[10]) * ARRIVALS + ARGV[9]
+request.rank = rank_of(ARGV[10], ARGV[9])
 request.score = as_text(request.rank)
 if slot ~= '' then request.slot = slot end
 if lane ~= '' then
