@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
+from django.db import router
+
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import LockServiceUnavailable
 from django_task_locks.locks.requests import Claimant
+from django_task_locks.models import Task
 from django_task_locks.settling import find_task, settle_lost, settle_request
 from django_task_locks.states import State
 from django_task_locks.worker.children import Children, Exit
@@ -111,22 +114,34 @@ def _settle(
         except Exception as error:
             emit("worker.settle_failed", slot=child.slot, request=id, error=error)
             failed += 1
-    id = str(UUID(bytes=left.exit.task))
-    if left.exit.task != NO_TASK and id not in ids:
-        try:
-            _settle_lost(id, left, owner, board)
-        except Exception as error:
-            emit("worker.settle_failed", slot=child.slot, request=id, error=error)
-            failed += 1
+    try:
+        for pk in _begun(left.exit.task):
+            if str(pk) not in ids:
+                _settle_lost(pk, left, owner, board)
+    except Exception as error:
+        emit("worker.settle_failed", slot=child.slot, error=error)
+        failed += 1
     return min(failed, 100)
 
 
-def _settle_lost(id: str, left: Leftover, owner: str, board: Board) -> None:
-    """What the executor was at and did not hold: it had recorded it, or Redis had lost the request.
+def _begun(at: bytes) -> list[UUID]:
+    """What the executor was at, and the immediate tasks that were begun in it, innermost first."""
+    if at == NO_TASK:
+        return []
+    rows = Task.objects.using(router.db_for_write(Task)).owned().filter(immediate=True)
+    found = level = [UUID(bytes=at)]
+    while level := list(rows.filter(parent_task__in=level).values_list("pk", flat=True)):
+        found = level + found
+    return found
+
+
+def _settle_lost(pk: UUID, left: Leftover, owner: str, board: Board) -> None:
+    """One that the executor did not hold: it had recorded it, or Redis had lost the request.
     Another one that runs it by now shows that before its row does, hence the row first.
     """
+    id = str(pk)
     task = find_task(id)
-    is_elsewhere = any(board.task(slot) == left.exit.task for slot in range(board.slots))
+    is_elsewhere = any(board.task(slot) == pk.bytes for slot in range(board.slots))
     if task is None or task.state not in State.owned() or is_elsewhere:
         return
     if owner.rpartition("@")[2] == str(task.app_lock_id):

@@ -51,6 +51,10 @@ def work_and_hold(directory: str, resource: str) -> None:
         hold_until_released(directory, resource)
 
 
+def work_inside() -> None:
+    dispatch(tasks.record, ["inside", 30.0], exclusive="inner", immediate=True, deferred=False)
+
+
 @pytest.mark.parametrize(
     "what",
     [
@@ -163,6 +167,26 @@ def test_an_executor_that_dies_before_that_has_its_task_settled(
         wait_for_state(task, State.COMPLETED)
     wait_for_state(dispatch(tasks.record, exclusive=["r"]), State.COMPLETED)
     assert witnesses.violations(tmp_path) == []
+    assert worker.stop() == 0
+    assert_nothing_is_left(locks)
+
+
+def test_an_executor_that_dies_before_that_has_its_immediate_tasks_settled_too(
+    workers: Workers, locks: LockManager
+) -> None:
+    worker = workers.start(cleanup_interval=3600.0)
+    task = dispatch(work_inside, exclusive=["outer"])
+    inner = wait_until(
+        lambda: Task.objects.filter(parent_task=task.pk, state=State.RUNNING).first()
+    )
+    run = wait_until(lambda: Run.objects.filter(task_id=inner.pk).first())
+    for pk in (task.pk, inner.pk):
+        locks.client.delete(locks.keys.request(str(pk)))
+    os.kill(run.pid, signal.SIGKILL)
+    for one in (task, inner):
+        wait_for_state(one, State.FAILED)
+        assert "Killed by signal 9." in message(one)
+    wait_for_state(dispatch(tasks.record, exclusive=["outer", "inner"]), State.COMPLETED)
     assert worker.stop() == 0
     assert_nothing_is_left(locks)
 

@@ -362,6 +362,17 @@ class TestWaitForReady:
         claimed = [executor.claim() for executor in executors if executor.is_woken()]
         assert [reply.id for reply in claimed if isinstance(reply, Claimed)] == ["a", "b"]
 
+    def test_what_is_granted_and_claimed_in_one_step_wakes_nobody(
+        self, manager: LockManager
+    ) -> None:
+        """Tasks that exclude each other, and an executor that goes from one to the next."""
+        busy, *idle = idle_executors_of_a_known_lane(manager, 3)
+        manager.request(task("a", "r"))
+        first = busy.take()
+        manager.request(task("b", "r"))
+        assert isinstance(busy.advance(first), Claimed)
+        assert not any(executor.is_woken() for executor in idle)
+
     def test_a_claim_that_leaves_something_lights_its_lane(
         self, manager: LockManager, redis_client: Redis, keys: Keys
     ) -> None:

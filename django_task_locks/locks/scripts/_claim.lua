@@ -49,9 +49,10 @@ local function claim(owner, slot, ttl, lanes_version, lanes)
       redis.call('SADD', OWNER .. owner, id)
       redis.call('HSET', slots, number, id)
       redis.call('HSET', OWNERS, owner, ttl)
-      -- whoever took the marker of one lane may have been given the request of another
+      -- whoever took the marker of one lane may have been given the request of another; and what
+      -- is lit by the grant that is claimed here would wake another for nothing
       for _, lane in ipairs(lanes) do
-        if redis.call('EXISTS', READY .. lane) == 1 then light(lane) end
+        if redis.call('EXISTS', READY .. lane) == 1 then light(lane) else put_out(lane) end
       end
       -- it may have been the only one that knew when the next is due
       if next_due ~= '' then light('') end
