@@ -29,7 +29,6 @@ from django_task_locks.locks.requests import (
     LockRequest,
     RequestInfo,
     ResourceInfo,
-    Restored,
     Waiting,
 )
 
@@ -119,8 +118,9 @@ def _raise_refusal(call: Call[Any], word: str, *rest: str) -> NoReturn:
 
 
 @lru_cache(maxsize=64)
-def _ttl(seconds: float) -> str:
-    return str(float(seconds))  # one spelling: the request script compares it
+def ttl_text(seconds: float) -> str:
+    """In one spelling: the request script compares it."""
+    return str(float(seconds))
 
 
 def request(request: LockRequest) -> Call[Grant | Waiting | Due]:
@@ -151,10 +151,10 @@ def _request_arguments(request: LockRequest, mode: str) -> list[Argument]:
         request.owner,
         claimant.slot if claimant else "",
         "" if claimant else lane.name,
-        _ttl(claimant.ttl) if claimant else lane.description,
+        ttl_text(claimant.ttl) if claimant else lane.description,
         str(request.priority),
         request.label,
-        _milliseconds(request.run_after),
+        milliseconds(request.run_after),
         str(len(request.exclusive)),
         *request.exclusive,
         *request.shared,
@@ -164,8 +164,9 @@ def _request_arguments(request: LockRequest, mode: str) -> list[Argument]:
 _GIVEN = frozenset({"held", "granted"})
 
 
-def _milliseconds(moment: float | None) -> Argument:
-    return "" if moment is None else str(math.ceil(moment * 1000))  # rather late than early
+def milliseconds(moment: float | None) -> Argument:
+    """A Unix time, or "" for none; rather late than early."""
+    return "" if moment is None else str(math.ceil(moment * 1000))
 
 
 def _present_state(request: LockRequest, reply: list[str]) -> Grant | Waiting | Due:
@@ -197,7 +198,7 @@ def release(id: str, owner: str, token: int | None) -> Call[Ended]:
 
 
 def requeue(id: str, owner: str, token: int | None, run_after: float | None) -> Call[Ended]:
-    arguments = [id, owner, "" if token is None else str(token), _milliseconds(run_after)]
+    arguments = [id, owner, "" if token is None else str(token), milliseconds(run_after)]
     return Call("requeue", arguments, _ended)
 
 
@@ -216,7 +217,9 @@ def claim(
 ) -> Call[tuple[Claimed | Idle | Lanes, bool]]:
     """The reply, and whether there is more to settle."""
     return Call(
-        "claim", [claimant.owner, claimant.slot, _ttl(claimant.ttl), version, *lanes], _claim_reply
+        "claim",
+        [claimant.owner, claimant.slot, ttl_text(claimant.ttl), version, *lanes],
+        _claim_reply,
     )
 
 
@@ -226,7 +229,7 @@ def advance(
     """As `claim`."""
     return Call(
         "advance",
-        [claimant.owner, claimant.slot, _ttl(claimant.ttl), version, id, str(token), *lanes],
+        [claimant.owner, claimant.slot, ttl_text(claimant.ttl), version, id, str(token), *lanes],
         _claim_reply,
     )
 
@@ -249,7 +252,7 @@ def retire(claimant: Claimant) -> Call[tuple[str, ...]]:
 
 
 def beat(owner: str, ttl: float) -> Call[None]:
-    return Call("beat", [owner, _ttl(ttl)], lambda reply: None)
+    return Call("beat", [owner, ttl_text(ttl)], lambda reply: None)
 
 
 def close_owner(owner: str) -> Call[tuple[str, ...]]:
@@ -359,78 +362,3 @@ def inspect_resource(name: str) -> Call[ResourceInfo]:
         )
 
     return Call("inspect_resource", [name, str(MAX_REPORTED)], parse)
-
-
-# -- a rebuild -------------------------------------------------------------------------------------
-
-
-def look() -> Call[tuple[str, str]]:
-    """The epoch of the data, and the run id of the server."""
-    return Call("look", [], lambda reply: (reply[1], reply[2]))
-
-
-def begin_rebuild(number: int, closed: str) -> Call[bool]:
-    return Call("begin_rebuild", [str(number), closed], lambda reply: reply[0] == "begun")
-
-
-def restore(request: LockRequest, lane: Lane | None, token: int | None, arrival: int) -> Call[str]:
-    """During a rebuild. Why it could not be restored; "" if it is there."""
-    return Call(
-        "restore",
-        _restore_arguments(request, lane, token, arrival, None),
-        lambda reply: _conflict(reply) if reply[0] == "conflict" else "",
-    )
-
-
-def restore_held(
-    request: LockRequest, lane: Lane | None, token: int, arrival: int, until: int
-) -> Call[Restored]:
-    """In an open epoch, until that time in ms by the server's clock."""
-    return Call(
-        "restore",
-        _restore_arguments(request, lane, token, arrival, until),
-        lambda reply: Restored(reply[0], _conflict(reply) if reply[0] == "conflict" else ""),
-    )
-
-
-def _restore_arguments(
-    request: LockRequest, lane: Lane | None, token: int | None, arrival: int, until: int | None
-) -> list[Argument]:
-    claimant = request.claimant
-    return [
-        request.id,
-        "waiting" if token is None else "held",
-        request.owner,
-        claimant.slot if claimant else "",
-        lane.name if lane else "",
-        lane.description if lane else "",
-        _ttl(claimant.ttl) if claimant else "",
-        "" if token is None else str(token),
-        str(arrival),
-        str(request.priority),
-        request.label,
-        _milliseconds(request.run_after),
-        "" if until is None else str(until),
-        str(len(request.exclusive)),
-        *request.exclusive,
-        *request.shared,
-    ]
-
-
-def _conflict(reply: list[str]) -> str:
-    return f"{reply[1]} of {reply[2] or 'an unknown process'} excludes it"
-
-
-def verify(owner: str, held: Sequence[tuple[str, int]]) -> Call[tuple[int, list[str]]]:
-    """The server's time in ms, and the ids of those that are not whole."""
-    pairs = [part for id, token in held for part in (id, str(token))]
-    return Call("verify", [owner, *pairs], lambda reply: (int(reply[1]), reply[2:]))
-
-
-def sweep(owner: str, ids: Sequence[str]) -> Call[int]:
-    return Call("sweep", [owner, *ids], lambda reply: int(reply[1]))
-
-
-def open_epoch(epoch: str, floor: int) -> Call[bool]:
-    """Whether there is more to settle."""
-    return Call("open_epoch", [epoch, str(floor)], lambda reply: reply[1] == "1")

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from django_task_locks.exceptions import OwnerClosed, TaskLocksError
-from django_task_locks.locks import protocol
+from django_task_locks.locks import protocol, restoration
 from django_task_locks.locks.manager import LockManager
 from django_task_locks.locks.rebuild import Known
 from django_task_locks.locks.requests import Restored
@@ -33,7 +33,9 @@ class Reassertion:
 
     def verify(self, held: Sequence[Known]) -> Verified:
         """Looks, in one round trip, whether all of these have their record, locks, and entries."""
-        calls = [protocol.verify(*batch) for batch in _batches(held)] or [protocol.verify("", [])]
+        calls = [restoration.verify(*batch) for batch in _batches(held)] or [
+            restoration.verify("", [])
+        ]
         at, missing = 0, set()
         for outcome in self._manager.run_many(calls):
             if isinstance(outcome, TaskLocksError):
@@ -50,7 +52,7 @@ class Reassertion:
         """
         outcomes = self._manager.run_many(
             [
-                protocol.restore_held(
+                restoration.restore_held(
                     known.request, known.lane, known.token or 0, known.arrival, until
                 )
                 for known in held

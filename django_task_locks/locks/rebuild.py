@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from redis.exceptions import NoScriptError
 
-from django_task_locks.locks import failures, protocol
+from django_task_locks.locks import failures, protocol, restoration
 from django_task_locks.locks.manager import LockManager
 from django_task_locks.locks.protocol import Call
 from django_task_locks.locks.requests import Lane, LockRequest
@@ -91,12 +91,12 @@ class Rebuild:
 
     def look(self) -> Found:
         """What the server says of itself."""
-        text, server = self._run(protocol.look(), "")
+        text, server = self._run(restoration.look(), "")
         return Found(*Epoch.from_text(text), server)
 
     def begin(self, epoch: Epoch) -> bool:
         """Closes the locks; False if the server has seen a newer epoch."""
-        return self._run(protocol.begin_rebuild(epoch.number, epoch.closed), "")
+        return self._run(restoration.begin_rebuild(epoch.number, epoch.closed), "")
 
     def restore(self, epoch: Epoch, requests: Iterable[Known]) -> list[tuple[str, str]]:
         """Restores these, in batches; returns the ids that could not be, and why."""
@@ -118,7 +118,7 @@ class Rebuild:
             [found] = self._manager.transport.send([command])
             ids = sorted(map(protocol.text, found))
             for first in range(0, len(ids), _BATCH):
-                call = protocol.sweep(owner, ids[first : first + _BATCH])
+                call = restoration.sweep(owner, ids[first : first + _BATCH])
                 ended += self._run(call, epoch.closed)
         return ended
 
@@ -126,7 +126,7 @@ class Rebuild:
         """Lets the locks be granted again, and hands over what is free. All tokens and arrivals
         from here on are greater than `floor`.
         """
-        if self._run(protocol.open_epoch(str(epoch), floor), epoch.closed):
+        if self._run(restoration.open_epoch(str(epoch), floor), epoch.closed):
             while self._run(protocol.settle(), str(epoch)).has_more:
                 pass
 
@@ -157,4 +157,4 @@ class Rebuild:
 
 
 def _restoration(known: Known) -> Call[str]:
-    return protocol.restore(known.request, known.lane, known.token, known.arrival)
+    return restoration.restore(known.request, known.lane, known.token, known.arrival)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_task_locks.locks import LockManager, protocol, scripts
+from django_task_locks.locks import LockManager, protocol, restoration, scripts
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call
 from django_task_locks.locks.requests import Lane
@@ -43,12 +43,12 @@ CALLS: dict[str, Call[Any]] = {
         protocol.scan("requests", "0", 1),
         protocol.suspect("owner"),
         protocol.watch("a"),
-        protocol.look(),
-        protocol.begin_rebuild(1, "-1:"),
-        protocol.restore(task("a"), Lane(), None, 1),
-        protocol.sweep("owner", []),
-        protocol.verify("owner", []),
-        protocol.open_epoch("1:", 0),
+        restoration.look(),
+        restoration.begin_rebuild(1, "-1:"),
+        restoration.restore(task("a"), Lane(), None, 1),
+        restoration.sweep("owner", []),
+        restoration.verify("owner", []),
+        restoration.open_epoch("1:", 0),
         protocol.inspect_request("a"),
         protocol.inspect_resource("r"),
     )
