@@ -118,6 +118,7 @@ def test_C3_a_redis_that_refuses_changes_when_and_not_what(
         assert worker.status().owner == owner
         assert_nothing_is_left(get_lock_manager())
         assert worker.stop() == 0
+        assert "executor died" not in worker.log()
 
 
 def test_C3_scripts_that_the_server_forgets_are_sent_again_unnoticed(
