@@ -8,6 +8,8 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from django_task_locks import conf, connections
+from django_task_locks.exceptions import LockServiceUnavailable
+from django_task_locks.locks import eviction
 
 
 def check_settings(
@@ -45,7 +47,35 @@ def check_caches_beside(
     ]
 
 
+def check_eviction(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> Sequence[CheckMessage]:
+    """W002, with `check --deploy`, since it asks the server: when its memory is full it drops
+    locks. Says nothing of a server that is away or does not tell.
+    """
+    if check_settings(None) or check_redis(None) or connections.is_embedded():
+        return []
+    manager = connections.quick_lock_manager(conf.get_settings().connect_timeout)
+    try:
+        policy = eviction.harmful_policy(manager)
+    except LockServiceUnavailable:
+        return []
+    finally:
+        manager.transport.drop_connections()
+    if not policy:
+        return []
+    return [
+        Warning(
+            f"The Redis server of the locks, {manager.endpoint}, has the maxmemory-policy "
+            f"{policy!r}: when its memory is full it drops locks while tasks run.",
+            hint="Set maxmemory-policy to noeviction.",
+            id="django_task_locks.W002",
+        )
+    ]
+
+
 def register_all() -> None:
     register(check_settings, "django_task_locks")
     register(check_redis, "django_task_locks")
     register(check_caches_beside, "django_task_locks")
+    register(check_eviction, "django_task_locks", deploy=True)

@@ -96,14 +96,18 @@ def close_connections() -> None:
             manager().transport.drop_connections()
 
 
+def is_embedded() -> bool:
+    """Whether the server is one of our own making."""
+    return get_settings().redis.startswith("embedded://")
+
+
 def location_problem() -> str | None:
     """Why the setting `redis` leads nowhere, in a sentence; None if it does lead somewhere."""
     try:
-        location = get_settings().redis
-        if location.startswith("embedded://"):
+        if is_embedded():
             from django_task_locks.embedded import check_url
 
-            check_url(location)
+            check_url(get_settings().redis)
         else:
             _build(_limits())  # connects to nothing yet
     except (ImproperlyConfigured, TaskLocksError) as error:
@@ -113,7 +117,7 @@ def location_problem() -> str | None:
 
 def caches_beside() -> list[str]:
     """Aliases of the caches whose clear() would delete the locks."""
-    if get_settings().redis.startswith("embedded://"):
+    if is_embedded():
         return []
     return Endpoint.from_settings().caches_beside()
 

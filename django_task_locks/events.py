@@ -72,6 +72,11 @@ EVENTS = {
         WARNING, "schedules have changed, but workers could not be told; they look in a while"
     ),
     "worker.started": Event(INFO, "worker started"),
+    "worker.evicting": Event(
+        WARNING,
+        "Redis drops locks when its memory is full, and then lets tasks run that exclude each "
+        "other; set its maxmemory-policy to noeviction",
+    ),
     "worker.waiting": Event(WARNING, "not started yet, since a service that it needs is away"),
     "worker.reloading": Event(INFO, "source file changed; starting anew"),
     "worker.reload_waits": Event(

@@ -52,6 +52,13 @@ def raise_foreign(key: str, operation: str) -> NoReturn:
     )
 
 
+def is_away(error: Exception) -> bool:
+    """Whether the server cannot be reached, or says that it cannot serve now."""
+    return isinstance(error, _UNAVAILABLE) or (
+        isinstance(error, ResponseError) and str(error).startswith(_UNAVAILABLE_REPLIES)
+    )
+
+
 def raise_translated(
     error: Exception, operation: str, endpoint: str, keys: Sequence[str] = ()
 ) -> NoReturn:
@@ -62,10 +69,7 @@ def raise_translated(
         raise_foreign(" or ".join(map(repr, keys)), operation)
     if isinstance(error, OtherServer):
         raise EpochLost(f"{operation}: {endpoint}: {error}") from error
-    is_away = isinstance(error, _UNAVAILABLE) or (
-        isinstance(error, ResponseError) and str(error).startswith(_UNAVAILABLE_REPLIES)
-    )
-    if not is_away:
+    if not is_away(error):
         raise error
     raise LockServiceUnavailable(
         f"{operation}: lock service at {endpoint} is unavailable: {error}"

@@ -14,7 +14,11 @@ from django.db.utils import InterfaceError, InternalError, OperationalError
 from redis.exceptions import AuthenticationError
 
 from django_task_locks.conf import get_settings
-from django_task_locks.connections import get_lock_manager, rebuilding_lock_manager
+from django_task_locks.connections import (
+    get_lock_manager,
+    quick_lock_manager,
+    rebuilding_lock_manager,
+)
 from django_task_locks.events import emit
 from django_task_locks.exceptions import (
     DatabaseUnavailable,
@@ -22,6 +26,7 @@ from django_task_locks.exceptions import (
     LockServiceUnavailable,
     TaskLocksError,
 )
+from django_task_locks.locks import eviction
 from django_task_locks.locks.failures import ERRORS
 from django_task_locks.models import AppStatus
 from django_task_locks.worker.guard import now
@@ -33,12 +38,27 @@ R = TypeVar("R")
 _FIRST_DELAY = 1.0
 _LONGEST_DELAY = 15.0
 _LONGEST_ROUND = 1.0
+_SHORT = 0.5
 
 LOCKS, DATABASE = "lock service", "database"
 
 
 class CannotStart(TaskLocksError):
     """The worker cannot start."""
+
+
+def warn_of_eviction() -> None:
+    """Says so in the log if the server drops locks when its memory is full; nothing if it is away,
+    or does not tell.
+    """
+    manager = quick_lock_manager(_SHORT)
+    try:
+        if policy := eviction.harmful_policy(manager):
+            emit("worker.evicting", redis=manager.endpoint, policy=policy)
+    except LockServiceUnavailable:
+        pass
+    finally:
+        manager.transport.drop_connections()
 
 
 def is_away(error: Exception) -> bool:

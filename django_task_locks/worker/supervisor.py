@@ -33,7 +33,7 @@ from django_task_locks.worker.heartbeat import Heartbeat
 from django_task_locks.worker.leftovers import SETTLING, Leftovers
 from django_task_locks.worker.os_signals import SupervisorSignals, unblock, wake_self
 from django_task_locks.worker.schedule_watch import ScheduleWatch
-from django_task_locks.worker.starting import CannotStart, Services
+from django_task_locks.worker.starting import CannotStart, Services, warn_of_eviction
 from django_task_locks.worker.stopping import ABORTED, CANCELED, BodyStops
 
 _UNAVAILABLE = (DatabaseError, InterfaceError, LockServiceUnavailable)
@@ -123,6 +123,7 @@ class Supervisor:
             queues=self._options.orders.shown_queues(),
             executors=self._options.concurrency,
         )
+        warn_of_eviction()
         while not self._is_over():
             self._round()
             if not self._is_over():

@@ -4,12 +4,13 @@ import os
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 
-from django_task_locks import cancel_task, dispatch
+from django_task_locks import cancel_task, dispatch, hold
 from django_task_locks.locks import LockManager
 from django_task_locks.models import State, Task
 from tests.support.intervals import runs_of
@@ -23,6 +24,7 @@ from tests.support.processes import (
     wait_until_final,
 )
 from tests.support.redis_state import assert_nothing_is_left
+from tests.support.refusals import refused_transition
 from tests.testapp import tasks
 from tests.testapp.models import Run
 
@@ -146,6 +148,57 @@ def test_deleting_a_running_task_stops_it_before_its_locks_are_free(
     assert runs_of([next_one])[next_one.pk].began - asked_at < 1.0 + OF_OTHERS
     assert not psutil.pid_exists(run.pid)
     assert not Task.objects.filter(pk=task.pk).exists()
+    assert_nothing_is_left(locks)
+
+
+def test_G3_a_task_whose_row_is_gone_without_a_word_is_stopped(
+    worker: Worker, locks: LockManager
+) -> None:
+    """By SQL, of which nobody is told: the worker looks for it with each heartbeat."""
+    task = dispatch(tasks.stubborn, ["gone", 60.0], exclusive=["r"])
+    next_one = dispatch(tasks.record, ["next"], exclusive=["r"])
+    run = begun(task)
+    Task.objects.filter(pk=task.pk)._raw_delete("default")
+    wait_for_state(next_one, State.COMPLETED, timeout=5)
+    assert not psutil.pid_exists(run.pid)
+    assert not Task.objects.filter(pk=task.pk).exists()
+    assert_nothing_is_left(locks)
+
+
+def test_G3_a_task_that_ends_without_its_row_is_released_and_not_made_again(
+    worker: Worker, locks: LockManager, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    task = dispatch(tasks.until, [str(gate)], exclusive=["r"])
+    next_one = dispatch(tasks.record, ["next"], exclusive=["r"])
+    wait_until(Path(f"{gate}.began").exists)
+    Task.objects.filter(pk=task.pk)._raw_delete("default")
+    gate.touch()
+    wait_for_state(next_one, State.COMPLETED, timeout=5)
+    assert [found.pk for found in Task.objects.all()] == [next_one.pk]
+    assert worker.process.poll() is None
+    assert_nothing_is_left(locks)
+
+
+@pytest.mark.parametrize("moment", ["claimed", "running"])
+def test_an_immediate_task_that_was_left_to_a_worker_is_canceled_there(
+    moment: str, worker: Worker, locks: LockManager
+) -> None:
+    """And the worker goes on, whatever it had come to."""
+    refusal = refused_transition(State.RUNNING) if moment == "claimed" else nullcontext()
+    with refusal:
+        with hold("r"):
+            task = dispatch(tasks.record, ["victim", 60.0], exclusive=["r"], immediate=True)
+            assert task.state == State.WAITING
+        if moment == "claimed":
+            worker.wait_for_log("refused for a test")
+        else:
+            begun(task)
+        cancel_task(task)
+        wait_for_state(task, State.CANCELED, timeout=5)
+    wait_for_state(dispatch(tasks.record, ["next"], exclusive=["r"]), State.COMPLETED)
+    assert worker.process.poll() is None
+    assert "executor died" not in worker.log()
     assert_nothing_is_left(locks)
 
 

@@ -8,12 +8,27 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_task_locks import dispatch
+from django_task_locks import cancel_task, dispatch
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.locks import LockManager
 from django_task_locks.models import AppStatus, State, Task
 from tests.support import suite
-from tests.support.processes import Workers, refreshed, wait_for_state, wait_until
+from tests.support.processes import (
+    Workers,
+    message,
+    refreshed,
+    wait_for_state,
+    wait_until,
+    wait_until_final,
+)
+from tests.support.redis_refusals import (
+    Busy,
+    CannotSave,
+    NoReplicas,
+    OutOfMemory,
+    ReadOnly,
+    Refusal,
+)
 from tests.support.redis_state import assert_nothing_is_left
 from tests.support.servers import ValkeyServer
 from tests.testapp import tasks
@@ -74,6 +89,74 @@ def test_a_worker_stops_cleanly_enough_without_redis(
     workers.start(redis=own_valkey.url)  # under the same name: it clears up
     wait_for_state(dispatch(tasks.add, [1]), State.COMPLETED)
     wait_until(lambda: AppStatus.objects.filter(app_type="worker").count() == 1)
+
+
+@pytest.mark.parametrize("kind", [ReadOnly, OutOfMemory, NoReplicas, CannotSave, Busy])
+def test_C3_a_redis_that_refuses_changes_when_and_not_what(
+    kind: type[Refusal], workers: Workers, locks: LockManager, settings: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    with ValkeyServer(save="3600 1", busy_reply_threshold=10) as server, server.client() as control:
+        settings.TASK_LOCKS = {**settings.TASK_LOCKS, "redis": server.url}
+        worker = workers.start("--concurrency", "2", redis=server.url)
+        task = dispatch(tasks.record_until, ["busy", str(gate)], exclusive=["r"])
+        behind = dispatch(tasks.record, ["behind"], exclusive=["r"])
+        wait_for_state(task, State.RUNNING)
+        owner = worker.status().owner
+        refusal = kind(server, control)
+        refusal.begin()
+        try:
+            worker.wait_for_log("unavailable")
+            gate.touch()
+            wait_for_state(task, State.COMPLETED)
+            late = dispatch(tasks.record, ["late"], exclusive=["r"])
+        finally:
+            refusal.end()
+        ended = wait_until_final([task, behind, late])
+        assert {task.state for task in ended} == {State.COMPLETED}
+        assert Run.objects.count() == 3
+        assert worker.status().owner == owner
+        assert_nothing_is_left(get_lock_manager())
+        assert worker.stop() == 0
+        assert "executor died" not in worker.log()
+
+
+def test_C3_scripts_that_the_server_forgets_are_sent_again_unnoticed(
+    workers: Workers, locks: LockManager
+) -> None:
+    worker = workers.start("--concurrency", "2")
+    for number in range(5):
+        locks.client.script_flush()
+        wait_for_state(dispatch(tasks.add, [number], exclusive=["r"]), State.COMPLETED)
+    assert "unavailable" not in worker.log()
+    assert_nothing_is_left(locks)
+
+
+def test_D6_what_cannot_be_released_hides_no_outcome(
+    own_valkey: ValkeyServer, workers: Workers, tmp_path: Path
+) -> None:
+    """A success, an exception and a cancel, all of which end while Redis is away."""
+    worker = workers.start("--concurrency", "3", redis=own_valkey.url)
+    gate = tmp_path / "gate"
+    done = dispatch(tasks.until, [str(gate)], exclusive=["a"])
+    failed = dispatch(tasks.fail_after, ["went wrong", str(gate)], exclusive=["b"])
+    canceled = dispatch(tasks.record, ["canceled", 60.0], exclusive=["c"])
+    behind = [dispatch(tasks.record, [name], exclusive=[name]) for name in "abc"]
+    wait_until(lambda: Run.objects.count() == 2 and Path(f"{gate}.began").exists())
+    own_valkey.kill()
+    worker.wait_for_log("unavailable")
+    cancel_task(canceled)
+    gate.touch()
+    assert wait_for_state(done, State.COMPLETED).result == str(gate)
+    wait_for_state(failed, State.FAILED)
+    assert message(failed) == "went wrong"
+    assert {refreshed(task).state for task in behind} == {State.WAITING}
+    own_valkey.start()
+    wait_for_state(canceled, State.CANCELED)
+    assert {task.state for task in wait_until_final(behind)} == {State.COMPLETED}
+    assert [refreshed(task).state for task in (done, failed)] == [State.COMPLETED, State.FAILED]
+    assert_nothing_is_left(get_lock_manager())
+    assert worker.process.poll() is None
 
 
 def test_a_rolled_back_dispatch_never_runs(workers: Workers, locks: LockManager) -> None:

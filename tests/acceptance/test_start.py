@@ -182,6 +182,17 @@ def test_a_check_of_the_project_that_asks_the_database_is_no_reason_to_refuse(
     wait_for_state(dispatch(tasks.add, [1]), State.COMPLETED)
 
 
+@pytest.mark.parametrize(("policy", "lines"), [("allkeys-lru", 1), ("volatile-lru", 0)])
+def test_a_server_that_drops_locks_is_told_of_and_used(
+    policy: str, lines: int, own_valkey: ValkeyServer, workers: Workers
+) -> None:
+    with own_valkey.client() as client:
+        client.config_set("maxmemory-policy", policy)
+    worker = workers.start(redis=own_valkey.url)
+    wait_for_state(dispatch(tasks.add, [1]), State.COMPLETED)
+    assert worker.log().count(f"policy={policy}") == lines
+
+
 class TestWrongConfigurationIsRefusedAtOnce:
     def refused(self, workers: Workers, *arguments: str, **locks: Any) -> str:
         worker = workers.launch(*arguments, **locks)

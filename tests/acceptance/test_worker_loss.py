@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
+from django.db import connection
 
-from django_task_locks import dispatch
+from django_task_locks import cancel_task, dispatch
 from django_task_locks.locks import LockManager
 from django_task_locks.models import AppStatus, State, Task
 from tests.support.intervals import overlaps, runs_of
@@ -24,7 +26,7 @@ from tests.support.processes import (
 )
 from tests.support.redis_state import assert_nothing_is_left
 from tests.support.suite import TTL
-from tests.testapp import tasks
+from tests.testapp import tasks, witnesses
 from tests.testapp.models import Run
 
 MISSING = "Worker has gone missing."
@@ -64,14 +66,16 @@ def test_L3_what_a_killed_executor_started_is_dead_before_its_locks_are_free(
     assert float(alive.read_text().split()[-1]) < began
 
 
+@pytest.mark.parametrize("status", [0, 3])
 def test_L21_an_executor_that_ends_without_an_outcome_fails_its_task(
-    worker: Worker, locks: LockManager
+    status: int, worker: Worker, locks: LockManager
 ) -> None:
     """L21: a child exits, even with status 0, without recording a final state."""
-    task = dispatch(tasks.vanish, [0], exclusive=["r"])
+    task = dispatch(tasks.vanish, [status], exclusive=["r"])
     rival = dispatch(tasks.record, ["rival"], exclusive=["r"])
     wait_for_state(rival, State.COMPLETED, timeout=5)
-    assert "exited with status 0" in message(task)
+    assert refreshed(task).state == State.FAILED
+    assert f"exited with status {status}" in message(task)
     assert_nothing_is_left(locks)
 
 
@@ -255,6 +259,82 @@ def test_a_task_that_burns_the_processor_does_not_make_its_worker_missing(
     assert ended.error is None
     assert owner == (burner.status().owner, workers.started[1].status().owner)
     assert AppStatus.objects.missing().count() == 0
+
+
+def test_B3_code_in_c_that_keeps_the_interpreter_does_not_make_its_worker_missing(
+    workers: Workers, locks: LockManager
+) -> None:
+    deaf, judge = workers.start("--name", "deaf"), workers.start("--name", "judge")
+    task = dispatch(tasks.sleep_in_c, ["deaf", 0.0], exclusive=["r"])
+    running(task)
+    owners = deaf.status().owner, judge.status().owner
+    beats_for(judge, 2 * TTL)
+    assert (deaf.status().owner, judge.status().owner) == owners
+    assert refreshed(task).state == State.RUNNING
+    cancel_task(task)
+    wait_for_state(task, State.CANCELED)
+    assert_nothing_is_left(locks)
+
+
+def beats_for(worker: Worker, seconds: float) -> None:
+    """Waits until it has beaten for so long."""
+    before = worker.status().last_heartbeat
+    wait_until(
+        lambda: (worker.status().last_heartbeat - before).total_seconds() > seconds,
+        timeout=3 * seconds,
+    )
+
+
+def test_B3_workers_that_are_woken_without_end_beat_in_time(
+    workers: Workers, locks: LockManager
+) -> None:
+    """By tasks, of which the others win the most, and by messages."""
+    crowd = [workers.start("--name", f"w{number}") for number in range(3)]
+    owners = [worker.status().owner for worker in crowd]
+    dispatched, end = [], time.monotonic() + 2 * TTL
+    while time.monotonic() < end:
+        dispatched.append(dispatch(tasks.add, [1], exclusive=["r"]))
+        for owner in owners:
+            locks.send(owner, "dance")
+        if connection.vendor == "postgresql":  # there the lock file tells who lives
+            assert not AppStatus.objects.missing().exists()
+        time.sleep(0.02)
+    ended = wait_until_final(dispatched, timeout=60)
+    assert {task.state for task in ended} == {State.COMPLETED}
+    assert [worker.status().owner for worker in crowd] == owners
+    assert_nothing_is_left(locks)
+
+
+@pytest.mark.parametrize("names", [("w",) * 3, ("a", "b", "c")], ids=["its own", "others"])
+def test_B8_three_that_start_at_once_settle_a_dead_one_before_they_take_what_it_held(
+    names: tuple[str, ...], workers: Workers, locks: LockManager, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    first = workers.start("--name", "w")
+    arguments = [str(tmp_path), ["r"], [], str(gate)]
+    victim = dispatch(
+        witnesses.work_until,
+        arguments,
+        exclusive=["r"],
+        on_worker_loss="requeue",
+        max_attempts=3,
+    )
+    behind = [dispatch(witnesses.work_until, arguments, exclusive=["r"]) for _ in range(2)]
+    executor = psutil.Process(running(victim).pid)
+    first.kill()
+    psutil.wait_procs([executor], timeout=5)
+    gate.touch()
+    for name in names:
+        workers.launch("--name", name)
+    ended = wait_until_final([victim, *behind], timeout=8 * TTL)
+    assert {task.state for task in ended} == {State.COMPLETED}
+    assert [task.attempt for task in ended] == [2, 1, 1]
+    assert Run.objects.count() == 4
+    assert witnesses.violations(tmp_path) == []
+    last = Run.objects.filter(task_id=victim.pk).latest("began")
+    assert last.ended is not None
+    assert all(last.ended < run.began for run in runs_of(behind).values()), "it keeps its place"
+    assert_nothing_is_left(locks)
 
 
 def test_the_options_of_a_worker_are_checked() -> None:

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import IntegrityError
 from django.db.models.signals import pre_save
+from django.utils import timezone
 from pytest_django import Settings
 
 from django_task_locks import adispatch, current_task, dispatch, presence, recovery
@@ -272,6 +274,25 @@ class TestBlocked:
         assert immediate(tasks.record, shared="a").state == State.CANCELED
         assert locks.release(str(older.pk)).is_done
         assert immediate(tasks.record, shared="a").state == State.COMPLETED
+
+    @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(hours=-1)], ids=str)
+    def test_the_clock_of_its_host_has_no_say(
+        self,
+        locks: LockManager,
+        immediate: Immediate,
+        monkeypatch: pytest.MonkeyPatch,
+        ahead: timedelta,
+    ) -> None:
+        wrong = timezone.now() + ahead
+        monkeypatch.setattr(timezone, "now", lambda: wrong)
+
+        assert immediate(tasks.record, exclusive="a").state == State.COMPLETED
+        first = dispatch(tasks.record, exclusive="a")
+        monkeypatch.undo()
+        second = dispatch(tasks.record, exclusive="a")
+
+        assert immediate(tasks.record, exclusive="a").state == State.CANCELED
+        assert (info(locks, first).state, info(locks, second).state) == ("granted", "waiting")
 
     def test_it_passes_what_shares_no_resource_with_it(
         self, locks: LockManager, immediate: Immediate

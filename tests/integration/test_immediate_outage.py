@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django.db import DatabaseError, OperationalError, connection, transaction
 from pytest_django import Settings
 
-from django_task_locks import adispatch, dispatch, presence
+from django_task_locks import acancel_task, adispatch, current_task, dispatch, presence
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.locks import LockManager
 from django_task_locks.models import Task
@@ -95,6 +95,25 @@ def test_L8_outcome_stands_and_the_release_follows_when_redis_is_back(
     wait_until(lambda: not leftovers(lasting_locks), what="the release")
     next_one = dispatch(bodies.run, exclusive="a")
     wait_until(lambda: answered(lambda: state_in_redis(lasting_locks, next_one)) == "granted")
+
+
+def test_L8_one_that_is_canceled_while_redis_is_away_is_canceled(
+    lasting_locks: LockManager, lasting: ValkeyServer
+) -> None:
+    async def body() -> None:
+        lasting.kill()
+        task = current_task()
+        assert task is not None
+        await acancel_task(task)
+        await asyncio.Event().wait()
+
+    with doing(body):
+        task = dispatch(bodies.arun, exclusive="a", immediate=True)
+
+    assert not lasting.is_running
+    assert (refreshed(task).state, message(task)) == (State.CANCELED, "Canceled while it ran.")
+    lasting.start()
+    wait_until(lambda: not leftovers(lasting_locks), what="the release")
 
 
 def test_L8_event_loop_goes_on_while_redis_is_away(

@@ -4,6 +4,7 @@ and nobody else's are touched."""
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,11 +19,14 @@ from django_task_locks.reports import Report
 from django_task_locks.states import State
 from tests.factories import AppStatusFactory, TaskFactory
 from tests.integration.by_hand import HandWorker, info
+from tests.integration.cleaning import everything
+from tests.locks.support import request_all
 from tests.support.processes import message, refreshed
 from tests.support.redis_state import leftovers
 from tests.testapp import tasks
 
 MISSING = "Worker has gone missing."
+LONG = 500_000  # microseconds that a call to Redis must not take, on a busy machine either
 
 
 def kinds(report: Report) -> Counter[tuple[str, str]]:
@@ -188,6 +192,31 @@ class TestTasks:
         assert leftovers(locks) == set()
         assert_is_gone(locks, dead)
 
+    @pytest.mark.slow
+    def test_C5_one_that_held_fifty_thousand_locks_is_cleaned_in_short_steps(
+        self, locks: LockManager, dead: HandWorker
+    ) -> None:
+        """No call to Redis keeps the others waiting, their heartbeats among them."""
+        claimant = Claimant(owner=dead.owner, ttl=4)
+        for number in range(5):
+            names = tuple(f"{number}-{resource}" for resource in range(9_000))
+            locks.request(LockRequest(id=f"large-{number}", exclusive=names, claimant=claimant))
+        small = (
+            LockRequest(id=f"small-{number}", exclusive=(f"{number}",), claimant=claimant)
+            for number in range(5_000)
+        )
+        request_all(locks, small)
+        locks.client.config_set("slowlog-log-slower-than", LONG)
+        locks.client.slowlog_reset()
+
+        assert clean_up().failures == []
+
+        found = locks.client.slowlog_get()
+        locks.client.config_set("slowlog-log-slower-than", 10_000)
+        assert found == []
+        assert leftovers(locks) == set()
+        assert_is_gone(locks, dead)
+
     def test_row_that_redis_does_not_know_is_decided_all_the_same(
         self, locks: LockManager, dead: HandWorker
     ) -> None:
@@ -280,6 +309,37 @@ class TestOthers:
 
         assert clean_up().steps == []
         assert leftovers(locks) == before
+
+    def test_B4_nothing_of_a_live_process_is_touched_however_often_it_is_looked_at(
+        self, locks: LockManager
+    ) -> None:
+        """Something in each state, and so each kind of key."""
+        alive = HandWorker(locks, AppStatusFactory.create(ttl=timedelta(hours=1)))
+        dispatch(tasks.record, exclusive=["b", "c"], shared="s")
+        running = alive.run()
+        alive.next_slot()
+        dispatch(tasks.record, shared="s")
+        alive.run().request_cancel()
+        alive.next_slot()
+        dispatch(tasks.record, exclusive="d")
+        alive.claim()
+        immediate_of(alive)
+        dispatch(tasks.record, exclusive="b", shared="d")
+        dispatch(tasks.record, exclusive="e", queue="bulk")
+        dispatch(tasks.record, exclusive="f", versions={"app": "2"})
+        dispatch(tasks.record, exclusive="b", run_after=timedelta(hours=1))
+        claimant = Claimant(owner=alive.owner, ttl=3600)
+        for id in ("holds", "waits"):
+            locks.request(LockRequest(id=id, exclusive=("h",), claimant=claimant))
+        locks.watch(str(running.pk))
+        locks.send(alive.owner, "a message")
+        before = everything(locks)
+
+        for _ in range(5):
+            report = clean_up(scan=True, second_look=True)
+            assert (report.steps, report.pending) == ([], [])
+
+        assert everything(locks) == before
 
     def test_second_run_finds_nothing(self, locks: LockManager, dead: HandWorker) -> None:
         dispatch(tasks.record, exclusive="a")

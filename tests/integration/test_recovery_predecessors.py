@@ -1,6 +1,8 @@
 """A worker's start: what earlier incarnations under its name left is cleaned before its first task,
 as soon as they are dead for certain. The name alone proves nothing."""
 
+import os
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.support.redis_state import leftovers
 from tests.testapp import tasks
 
 NAME = "worker"
+NO_PID = 2**22 + 1  # more than Linux gives
 
 
 def incarnation(**fields: object) -> AppStatus:
@@ -150,6 +153,34 @@ def test_L11_lock_file_of_somebody_else_proves_nothing(
     task = before.run()
 
     assert start(me) == []
+    assert refreshed(task).state == State.RUNNING
+
+
+def test_A3_a_dead_one_is_dead_though_its_pid_is_that_of_a_living_process(
+    locks: LockManager, me: AppStatus
+) -> None:
+    """In a container that restarts each process has the number 1."""
+    before = HandWorker(locks, incarnation(pid=os.getpid(), hostname=socket.gethostname()))
+    left_behind(before.status)
+    dispatch(tasks.record, exclusive="a")
+    task = before.run()
+
+    assert start(me) == [before.owner]
+
+    assert refreshed(task).state == State.FAILED
+    assert leftovers(locks) == set()
+
+
+def test_A3_a_living_one_lives_though_no_process_here_has_its_pid(
+    locks: LockManager, me: AppStatus
+) -> None:
+    """It is in another container, which numbers its processes by itself."""
+    other = HandWorker(locks, incarnation(pid=NO_PID, hostname=socket.gethostname()))
+    dispatch(tasks.record, exclusive="a")
+    task = other.run()
+
+    assert start(me) == []
+    assert clean_up().steps == []
     assert refreshed(task).state == State.RUNNING
 
 

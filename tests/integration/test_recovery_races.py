@@ -51,6 +51,24 @@ class TestLateProcess:
         (holder,) = locks.inspect_resource("a").holders
         assert (holder.id, holder.owner) == (str(successor.pk), alive.owner)
 
+    def test_L27_late_release_of_a_share_ends_no_other_share(
+        self, locks: LockManager, dead: HandWorker, alive: HandWorker
+    ) -> None:
+        """Shares are counted by who has them: nobody gives one back twice."""
+        dispatch(tasks.record, shared="a")
+        late = dead.run()
+        dispatch(tasks.record, shared="a")
+        other = alive.run()
+        writer = dispatch(tasks.record, exclusive="a")
+        clean_up()
+
+        execution.record(late, Outcome(State.COMPLETED))
+        for _ in range(2):
+            locks.release(str(late.pk), owner=dead.owner, token=late.lock_token)
+
+        assert [holder.id for holder in locks.inspect_resource("a").holders] == [str(other.pk)]
+        assert info(locks, writer).state == "waiting"
+
     def test_L27_lost_attempt_cannot_end_the_one_that_follows(
         self, locks: LockManager, dead: HandWorker, alive: HandWorker
     ) -> None:

@@ -40,3 +40,28 @@ def test_L24_a_cancellation_at_any_point_of_the_first_request_is_heeded(
             redis_client.script_flush()
         canceled += asyncio.run(canceled_after(turns))
     assert canceled > 10
+
+
+def test_D4_the_answer_to_a_canceled_question_is_not_taken_for_that_to_the_next(
+    valkey: ValkeyServer, redis_client: Redis
+) -> None:
+    """It may be on its way when its caller goes; there is one connection for all."""
+
+    async def main() -> int:
+        client = AsyncRedis.from_url(valkey.url, max_connections=1)
+        manager = AsyncLockManager(client)
+        await manager.request(LockRequest(id="there", claimant=WEB))
+        canceled = 0
+        try:
+            for turns in range(_TURNS):
+                asking = asyncio.create_task(manager.known(["absent"]))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                canceled += asking.cancel()
+                await asyncio.wait([asking])
+                assert await manager.known(["there"]) == {"there"}, turns
+        finally:
+            await client.aclose()
+        return canceled
+
+    assert asyncio.run(main()) > 5

@@ -42,6 +42,7 @@ def operations(manager: LockManager) -> Iterator[tuple[str, Callable[[], object]
     executor = Executor(manager, queues=["own"])
     own = [task(f"own-{n}", "a", "b", shared=["c"], lane=Lane(queue="own")) for n in range(2)]
     executor.claim()
+    yield "claim of nothing", executor.claim
     yield "request granted", lambda: manager.request(own[0])
     yield "request queued", lambda: manager.request(own[1])
     yield "request blocked", lambda: manager.try_request(hold("try", "a"))

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from django_task_locks.exceptions import LockServiceUnavailable
@@ -20,6 +20,14 @@ from tests.locks.conftest import PREFIX
 from tests.locks.scene import OPERATIONS, is_intact, prepare
 from tests.locks.snapshot import remove_all, snapshot
 from tests.locks.support import WORKER, hold, task
+from tests.support.redis_refusals import (
+    Busy,
+    CannotSave,
+    NoReplicas,
+    OutOfMemory,
+    ReadOnly,
+    Refusal,
+)
 from tests.support.servers import ValkeyServer
 
 NEVER = Retry(NoBackoff(), 0)
@@ -110,65 +118,6 @@ def control(server: ValkeyServer) -> Iterator[Redis]:
 def spoilt(server: ValkeyServer, control: Redis) -> Iterator[LockManager]:
     with server.client(retry=NEVER) as client:
         yield LockManager(client, PREFIX, "the-endpoint")
-
-
-class Refusal:
-    """A reason for which a server refuses every write, while it answers."""
-
-    def __init__(self, server: ValkeyServer, control: Redis) -> None:
-        self.server = server
-        self.control = control
-
-    is_for_lack_of_memory = False
-
-    def begin(self) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class ReadOnly(Refusal):
-    def begin(self) -> None:
-        self.control.replicaof("127.0.0.1", 1)
-
-    def end(self) -> None:
-        self.control.replicaof("NO", "ONE")
-
-
-class OutOfMemory(Refusal):
-    is_for_lack_of_memory = True
-
-    def begin(self) -> None:
-        self.control.config_set("maxmemory", 1)
-
-    def end(self) -> None:
-        self.control.config_set("maxmemory", 0)
-
-
-class NoReplicas(Refusal):
-    def begin(self) -> None:
-        self.control.config_set("min-replicas-to-write", 1)
-
-    def end(self) -> None:
-        self.control.config_set("min-replicas-to-write", 0)
-
-
-class CannotSave(Refusal):
-    @property
-    def in_the_way(self) -> Path:
-        return self.server.directory / "dump.rdb"
-
-    def begin(self) -> None:
-        self.in_the_way.unlink(missing_ok=True)
-        self.in_the_way.mkdir()
-        with pytest.raises(ResponseError):
-            self.control.save()
-        self.control.bgsave()
-        while self.control.info("persistence")["rdb_last_bgsave_status"] != "err":
-            pass
-
-    def end(self) -> None:
-        self.in_the_way.rmdir()
-        self.control.save()
 
 
 @pytest.mark.parametrize("kind", [ReadOnly, OutOfMemory, NoReplicas, CannotSave])
@@ -264,23 +213,16 @@ class TestServerThatIsBusy:
     def test_a_script_that_runs_for_long(
         self, server: ValkeyServer, control: Redis, spoilt: LockManager
     ) -> None:
-        def run() -> None:
-            with server.client() as client, pytest.raises(ResponseError, match="killed"):
-                client.eval("while true do end", 0)
-
         spoilt.request(task("warm"))
-        thread = Thread(target=run)
-        thread.start()
+        busy = Busy(server, control)
+        busy.begin()
         try:
-            while not is_refused_as_busy(control):
-                pass
             with unavailable("request"):
                 spoilt.request(task("a", "r"))
             with unavailable("known"):
                 spoilt.known(["a"])
         finally:
-            control.script_kill()
-            thread.join()
+            busy.end()
         assert spoilt.request(task("a", "r")) == Grant("a", None)
 
     def test_a_server_that_loads_its_data(
@@ -317,11 +259,3 @@ class TestServerThatIsBusy:
         finally:
             control.replicaof("NO", "ONE")
             control.config_set("replica-serve-stale-data", "yes")
-
-
-def is_refused_as_busy(client: Redis) -> bool:
-    try:
-        client.get("x")
-    except ResponseError as error:
-        return str(error).startswith("BUSY")
-    return False

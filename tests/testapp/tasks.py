@@ -85,6 +85,14 @@ def fail(message: str) -> None:
     raise ValueError(message)
 
 
+def fail_after(text: str, path: str) -> None:
+    """As soon as a file appears."""
+    with recorded(text):
+        while not Path(path).exists():
+            time.sleep(0.01)
+        raise ValueError(text)
+
+
 def leave(status: int) -> None:
     sys.exit(status)
 

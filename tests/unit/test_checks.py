@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core import checks
 from django.core.cache import caches
 from pytest_django import Settings
+
+from tests.support.servers import ValkeyServer
 
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 
@@ -141,6 +144,47 @@ class TestW001CacheInTheSameDatabase:
         settings.TASK_LOCKS = {"redis": locks}
 
         assert found() == []
+
+
+class TestW002ServerThatDropsLocks:
+    def found(self) -> list[tuple[str, str]]:
+        messages = checks.run_checks(tags=["django_task_locks"], include_deployment_checks=True)
+        return [(str(message.id), str(message.msg)) for message in messages]
+
+    @pytest.fixture
+    def server(self, settings: Settings) -> Iterator[ValkeyServer]:
+        with ValkeyServer(maxmemory_policy="allkeys-lru") as server:
+            settings.CACHES = {"default": LOCMEM}
+            settings.TASK_LOCKS = {"redis": server.url}
+            yield server
+
+    def test_its_policy_is_named(self, server: ValkeyServer) -> None:
+        ((id, message),) = self.found()
+
+        assert id == "django_task_locks.W002"
+        assert "'allkeys-lru'" in message
+        assert server.url in message
+
+    def test_it_is_asked_for_a_deployment_only(self, server: ValkeyServer) -> None:
+        assert found() == []
+
+    def test_another_policy_is_well(self, server: ValkeyServer) -> None:
+        with server.client() as client:
+            client.config_set("maxmemory-policy", "noeviction")
+
+        assert self.found() == []
+
+    def test_nothing_is_said_of_one_that_is_away(self, server: ValkeyServer) -> None:
+        server.stop()
+
+        assert self.found() == []
+
+    def test_one_of_our_own_is_not_started_for_it(self, settings: Settings, tmp_path: Path) -> None:
+        settings.TASK_LOCKS = {"redis": f"embedded://{tmp_path}/valkey"}
+        settings.CACHES = {"default": LOCMEM}
+
+        assert self.found() == []
+        assert not (tmp_path / "valkey").exists()
 
 
 @pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///no.sock"])
