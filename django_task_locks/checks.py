@@ -60,6 +60,8 @@ def check_eviction(
         policy = eviction.harmful_policy(manager)
     except LockServiceUnavailable:
         return []
+    finally:
+        manager.transport.drop_connections()
     if not policy:
         return []
     return [

@@ -6,7 +6,6 @@ tables that are not there.
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -53,9 +52,13 @@ def warn_of_eviction() -> None:
     or does not tell.
     """
     manager = quick_lock_manager(_SHORT)
-    with suppress(LockServiceUnavailable):
+    try:
         if policy := eviction.harmful_policy(manager):
             emit("worker.evicting", redis=manager.endpoint, policy=policy)
+    except LockServiceUnavailable:
+        pass
+    finally:
+        manager.transport.drop_connections()
 
 
 def is_away(error: Exception) -> bool:
