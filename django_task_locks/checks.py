@@ -8,8 +8,6 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from django_task_locks import conf, connections
-from django_task_locks.exceptions import LockServiceUnavailable
-from django_task_locks.locks import eviction
 
 
 def check_settings(
@@ -55,18 +53,12 @@ def check_eviction(
     """
     if check_settings(None) or check_redis(None) or connections.is_embedded():
         return []
-    manager = connections.quick_lock_manager(conf.get_settings().connect_timeout)
-    try:
-        policy = eviction.harmful_policy(manager)
-    except LockServiceUnavailable:
-        return []
-    finally:
-        manager.transport.drop_connections()
+    endpoint, policy = connections.eviction_policy(conf.get_settings().connect_timeout)
     if not policy:
         return []
     return [
         Warning(
-            f"The Redis server of the locks, {manager.endpoint}, has the maxmemory-policy "
+            f"The Redis server of the locks, {endpoint}, has the maxmemory-policy "
             f"{policy!r}: when its memory is full it drops locks while tasks run.",
             hint="Set maxmemory-policy to noeviction.",
             id="django_task_locks.W002",

@@ -11,8 +11,8 @@ from django.core.signals import setting_changed
 from django_task_locks import epochs
 from django_task_locks.conf import get_settings
 from django_task_locks.endpoints import Endpoint, Limits
-from django_task_locks.exceptions import TaskLocksError
-from django_task_locks.locks import AsyncLockManager, LockManager
+from django_task_locks.exceptions import LockServiceUnavailable, TaskLocksError
+from django_task_locks.locks import AsyncLockManager, LockManager, eviction
 
 
 def get_lock_manager() -> LockManager:
@@ -99,6 +99,19 @@ def close_connections() -> None:
 def is_embedded() -> bool:
     """Whether the server is one of our own making."""
     return get_settings().redis.startswith("embedded://")
+
+
+def eviction_policy(seconds: float) -> tuple[str, str]:
+    """How messages name the server, and its `maxmemory-policy` if that drops locks; "" for any
+    other, also of a server that does not tell, or that is away: others say so.
+    """
+    manager = quick_lock_manager(seconds)
+    try:
+        return manager.endpoint, eviction.harmful_policy(manager)
+    except LockServiceUnavailable:
+        return manager.endpoint, ""
+    finally:
+        manager.transport.drop_connections()
 
 
 def location_problem() -> str | None:

@@ -28,7 +28,8 @@ def main() -> None:
     os.dup2(2, 1)  # what a peer prints is no answer
     django.setup()
     engine = importlib.import_module(f"benchmarks.engines.{os.environ['BENCHMARK_ENGINE']}")
-    getattr(engine, "begin", int)()
+    if hasattr(engine, "begin"):
+        engine.begin()
     _say(answers, {"can": [name for name in ("dispatch_bulk", "occupy") if hasattr(engine, name)]})
     for line in sys.stdin:
         act = _prepared(engine, json.loads(line))

@@ -81,8 +81,7 @@ class AsyncLockManager:
                     replies = await self._replies(commands)
             except failures.ERRORS as error:
                 await self._refuse(error, "request")
-            outcomes = protocol.read_outcomes(calls, replies)
-            return outcomes
+            return protocol.read_outcomes(calls, replies)
         except EpochLost:
             if self._epoch is None or not await self._epoch.ais_out_of_date(epoch):
                 raise

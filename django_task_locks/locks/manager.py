@@ -5,7 +5,7 @@ from typing import Any, NoReturn, TypeVar
 
 from redis import Redis
 from redis.cluster import RedisCluster
-from redis.exceptions import NoScriptError, ReadOnlyError
+from redis.exceptions import ReadOnlyError
 
 from django_task_locks.exceptions import EpochLost, TaskLocksError
 from django_task_locks.locks import commands, failures, protocol, scripts
@@ -310,16 +310,10 @@ class LockManager:
         if not calls:
             return []
         epoch = self._epoch.value() if self._epoch else ""
-        script = self.scripts[calls[0].script]
-        commands = [script.by_digest(call.arguments, epoch) for call in calls]
+        script, arguments = self.scripts[calls[0].script], [call.arguments for call in calls]
         try:
             try:
-                try:
-                    replies = self.transport.send(commands, epoch)
-                except NoScriptError:
-                    # which brings the script along
-                    self.transport.run(script, calls[0].arguments, epoch)
-                    replies = self.transport.send(commands, epoch)
+                replies = self.transport.run_many(script, arguments, epoch)
             except failures.ERRORS as error:
                 self._refuse(error, calls[0].script)
             return protocol.read_outcomes(calls, replies)

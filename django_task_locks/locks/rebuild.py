@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from redis.exceptions import NoScriptError
-
 from django_task_locks.locks import failures, protocol, restoration
 from django_task_locks.locks.manager import LockManager
 from django_task_locks.locks.protocol import Call
@@ -142,13 +140,9 @@ class Rebuild:
     def _run_all(self, calls: Sequence[Call[R]], epoch: str) -> list[R]:
         """In one round trip."""
         manager = self._manager
-        commands = [manager.scripts[call.script].by_digest(call.arguments, epoch) for call in calls]
+        script, arguments = manager.scripts[calls[0].script], [call.arguments for call in calls]
         try:
-            try:
-                replies = manager.transport.send(commands)
-            except NoScriptError:
-                self._run(calls[0], epoch)  # brings the script; to repeat it changes nothing
-                replies = manager.transport.send(commands)
+            replies = manager.transport.run_many(script, arguments, epoch)
         except failures.ERRORS as error:
             failures.raise_translated(error, calls[0].script, manager.endpoint)
         return [

@@ -95,6 +95,17 @@ class Transport(ABC):
     def run(self, script: Script, arguments: Sequence[Argument], epoch: str = "") -> Any:
         """The reply of a script, for a caller who takes this to be the epoch."""
 
+    def run_many(
+        self, script: Script, arguments: Sequence[Sequence[Argument]], epoch: str = ""
+    ) -> list[Any]:
+        """As `run` for each of them, in one round trip."""
+        commands = [script.by_digest(each, epoch) for each in arguments]
+        try:
+            return self.send(commands, epoch)
+        except NoScriptError:
+            self.run(script, arguments[0], epoch)  # which brings the script along
+            return self.send(commands, epoch)
+
     @abstractmethod
     def send(self, commands: Sequence[Command], epoch: str = "") -> list[Any]:
         """The replies of commands that go together in one round trip."""

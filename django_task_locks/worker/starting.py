@@ -15,8 +15,8 @@ from redis.exceptions import AuthenticationError
 
 from django_task_locks.conf import get_settings
 from django_task_locks.connections import (
+    eviction_policy,
     get_lock_manager,
-    quick_lock_manager,
     rebuilding_lock_manager,
 )
 from django_task_locks.events import emit
@@ -26,7 +26,6 @@ from django_task_locks.exceptions import (
     LockServiceUnavailable,
     TaskLocksError,
 )
-from django_task_locks.locks import eviction
 from django_task_locks.locks.failures import ERRORS
 from django_task_locks.models import AppStatus
 from django_task_locks.worker.guard import now
@@ -51,14 +50,9 @@ def warn_of_eviction() -> None:
     """Says so in the log if the server drops locks when its memory is full; nothing if it is away,
     or does not tell.
     """
-    manager = quick_lock_manager(_SHORT)
-    try:
-        if policy := eviction.harmful_policy(manager):
-            emit("worker.evicting", redis=manager.endpoint, policy=policy)
-    except LockServiceUnavailable:
-        pass
-    finally:
-        manager.transport.drop_connections()
+    endpoint, policy = eviction_policy(_SHORT)
+    if policy:
+        emit("worker.evicting", redis=endpoint, policy=policy)
 
 
 def is_away(error: Exception) -> bool:

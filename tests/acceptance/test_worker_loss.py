@@ -298,7 +298,7 @@ def test_B3_workers_that_are_woken_without_end_beat_in_time(
             locks.send(owner, "dance")
         if connection.vendor == "postgresql":  # there the lock file tells who lives
             assert not AppStatus.objects.missing().exists()
-        time.sleep(0.02)
+        time.sleep(0.02)  # the pace of the load, not a wait for something
     ended = wait_until_final(dispatched, timeout=60)
     assert {task.state for task in ended} == {State.COMPLETED}
     assert [worker.status().owner for worker in crowd] == owners
