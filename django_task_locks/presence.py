@@ -243,7 +243,7 @@ class _Beater(threading.Thread):
         me = self.presence.status.pk
         try:
             if epochs.current() == NO_EPOCH and rebuilding.is_wanted(self.presence.owner):
-                rebuilding.rebuild(me)
+                rebuilding.rebuild(self.presence.owner, me)
                 catch_up(self.presence, own_requests.restore)
         except LockServiceUnavailable as error:
             emit("epoch.rebuild_failed", error=error)  # a later beat does it
@@ -251,12 +251,17 @@ class _Beater(threading.Thread):
     def _tend_epoch(self) -> None:
         if not self.has_epoch and rebuilding.is_wanted(self.presence.owner):
             # This thread goes on beating meanwhile.
-            threading.Thread(target=_rebuild, name="task-locks-rebuild", daemon=True).start()
+            threading.Thread(
+                target=_rebuild,
+                args=[self.presence.owner],
+                name="task-locks-rebuild",
+                daemon=True,
+            ).start()
 
 
-def _rebuild() -> None:
+def _rebuild(leader: str) -> None:
     try:
-        rebuilding.rebuild()
+        rebuilding.rebuild(leader)
     except Exception as error:  # the next beat finds it as it is
         emit("epoch.rebuild_failed", error=error)
     finally:

@@ -48,7 +48,7 @@ def rebuild_if_wanted(candidate: str) -> bool:
     Raises LockServiceUnavailable, and the database's errors.
     """
     judgment = _judge(candidate)
-    return rebuild() if judgment is None else judgment
+    return rebuild(candidate) if judgment is None else judgment
 
 
 def are_locks_right() -> bool:
@@ -65,20 +65,21 @@ def is_wanted(candidate: str) -> bool:
     return _judge(candidate) is None
 
 
-def rebuild(me: UUID | None = None) -> bool:
+def rebuild(leader: str = "", me: UUID | None = None) -> bool:
     """Rebuilds the locks under a new epoch. False if another rebuild, or another loss, came first.
 
-    me  row of this process, if it has nothing to restore and is not waited for
+    leader  the candidate for whom `is_wanted` was true
+    me      row of this process, if it has nothing to restore and is not waited for
 
     Raises LockServiceUnavailable, and the database's errors.
     """
     manager = rebuilding_lock_manager()
     try:
-        if is_done := _rebuild(manager, Rebuild(manager), me):
-            manager.end_lead(_JOB)
+        if is_done := _rebuild(manager, Rebuild(manager), leader, me):
+            manager.extend_lead(_JOB, leader, 0)
         return is_done
     except EpochLost as error:
-        emit("epoch.rebuild_failed", error=error)  # another one may lead by now
+        emit("epoch.rebuild_failed", error=error)
         return False
     finally:
         manager.transport.drop_connections()
@@ -105,7 +106,7 @@ def _are_right(found: Found, present: Epoch) -> bool:
     return bool(present.number and found.is_open and found.epoch == present and found.is_itself)
 
 
-def _rebuild(manager: LockManager, keeper: Rebuild, me: UUID | None) -> bool:
+def _rebuild(manager: LockManager, keeper: Rebuild, leader: str, me: UUID | None) -> bool:
     began = time.monotonic()
     found = keeper.look()
     epoch = _raise_number(found)
@@ -122,8 +123,8 @@ def _rebuild(manager: LockManager, keeper: Rebuild, me: UUID | None) -> bool:
         held += sum(one.token is not None for one in known)
         waiting += sum(one.token is None for one in known)
         floor = max(floor, *(task.lock_token or 0 for task in tasks))
-        manager.extend_lead(_JOB, get_settings().ttl)
-    _await_processes(manager, keeper, epoch, me)
+        manager.extend_lead(_JOB, leader, get_settings().ttl)
+    _await_processes(manager, keeper, epoch, leader, me)
     swept = keeper.sweep(epoch, _owners(manager))
     keeper.open(epoch, floor)
     emit(
@@ -232,7 +233,9 @@ def _number_of_now() -> int:
 # -- what the processes know -----------------------------------------------------------------------
 
 
-def _await_processes(manager: LockManager, keeper: Rebuild, epoch: Epoch, me: UUID | None) -> None:
+def _await_processes(
+    manager: LockManager, keeper: Rebuild, epoch: Epoch, leader: str, me: UUID | None
+) -> None:
     """Returns when every live process has restored its own, or can do nothing with it any more.
 
     One that has not restored it within its TTL reaches the database and not the locks, and others
@@ -258,7 +261,7 @@ def _await_processes(manager: LockManager, keeper: Rebuild, epoch: Epoch, me: UU
                 epochs.nudge()  # it may be this process
             if waited > status.ttl and status.missing_at is None:
                 _declare_missing(manager, status, epoch)
-        manager.extend_lead(_JOB, get_settings().ttl)
+        manager.extend_lead(_JOB, leader, get_settings().ttl)
         time.sleep(_LOOK_AGAIN)
 
 

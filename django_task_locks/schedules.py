@@ -146,9 +146,10 @@ def dispatch_due() -> float | None:
     return max(0.0, until.total_seconds())
 
 
-def work(linger: float) -> None:
+def work(leader: str, linger: float) -> None:
     """The turn of the one process that looks: dispatches what is due, stays for what comes within
-    `linger` seconds, and leaves the time of the next look for the others.
+    `linger` seconds, and leaves the time of the next look for the others. Once it does not lead any
+    more, which is so when a schedule has changed, the next leader looks.
     """
     locks = get_lock_manager()
     end = time.monotonic() + linger
@@ -157,11 +158,11 @@ def work(linger: float) -> None:
         longest = longest_pause()
         pause = longest if seconds is None else min(seconds, longest)
         if time.monotonic() + pause > end:
-            # The next one is to be there before the time. No effect where a schedule has changed
-            # since: then nobody has the lead.
-            locks.extend_lead(JOB, max(0.0, pause - linger / 2))
+            # The next one is to be there before the time.
+            locks.extend_lead(JOB, leader, max(0.0, pause - linger / 2))
             return
-        locks.extend_lead(JOB, pause + LEASE)
+        if not locks.extend_lead(JOB, leader, pause + LEASE):
+            return
         time.sleep(pause)
 
 

@@ -191,8 +191,8 @@ class AsyncLockManager:
     async def lead_ends_in(self, job: str) -> float:
         return await self._send(commands.lead_ends_in(self.keys, job))
 
-    async def extend_lead(self, job: str, seconds: float) -> None:
-        await self._send(commands.extend_lead(self.keys, job, seconds))
+    async def extend_lead(self, job: str, leader: str, seconds: float) -> bool:
+        return await self._run(protocol.extend_lead(job, leader, seconds))
 
     async def end_lead(self, job: str) -> None:
         await self._send(commands.end_lead(self.keys, job))

@@ -134,15 +134,6 @@ def lead_ends_in(keys: Keys, job: str) -> Commands[float]:
     )
 
 
-def extend_lead(keys: Keys, job: str, seconds: float) -> Commands[None]:
-    return Commands(
-        "extend_lead",
-        [keys.leader(job)],
-        [("PEXPIRE", keys.leader(job), str(max(1, int(seconds * 1000))))],
-        lambda replies: None,
-    )
-
-
 def end_lead(keys: Keys, job: str) -> Commands[None]:
     return Commands(
         "end_lead", [keys.leader(job)], [("DEL", keys.leader(job))], lambda replies: None

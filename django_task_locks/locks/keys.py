@@ -174,6 +174,7 @@ class Keys:
             "READY": self.ready(""),
             "WAKE": self.wake(""),
             "CONTROL": self.control(""),
+            "LEADER": self.leader(""),
             "GRANT": self.grant(""),
             "ENDED": self.ended(""),
             "QUEUE": queue_owner(""),

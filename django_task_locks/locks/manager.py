@@ -260,12 +260,14 @@ class LockManager:
         """Seconds for which nobody else may do the job; 0 if anybody may."""
         return self._send(commands.lead_ends_in(self.keys, job))
 
-    def extend_lead(self, job: str, seconds: float) -> None:
-        """Nobody may do the job for so many seconds from now, unless its lead has ended."""
-        self._send(commands.extend_lead(self.keys, job, seconds))
+    def extend_lead(self, job: str, leader: str, seconds: float) -> bool:
+        """Nobody else may do the job for so many seconds from now. False, and no effect, if the
+        lead of this leader has ended.
+        """
+        return self._run(protocol.extend_lead(job, leader, seconds))
 
     def end_lead(self, job: str) -> None:
-        """Anybody may do the job at once."""
+        """Anybody may do the job at once, whoever leads."""
         self._send(commands.end_lead(self.keys, job))
 
     # -- messages ------------------------------------------------------------------------------

@@ -255,6 +255,11 @@ def beat(owner: str, ttl: float) -> Call[None]:
     return Call("beat", [owner, ttl_text(ttl)], lambda reply: None)
 
 
+def extend_lead(job: str, leader: str, seconds: float) -> Call[bool]:
+    ms = str(max(0, int(seconds * 1000)))
+    return Call("extend_lead", [job, leader, ms], lambda reply: reply[0] == "extended")
+
+
 def close_owner(owner: str) -> Call[tuple[str, ...]]:
     return Call("close_owner", [owner, _CLOSED_KEPT_MS], lambda reply: tuple(reply[1:]))
 

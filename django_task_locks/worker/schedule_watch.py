@@ -57,9 +57,10 @@ class ScheduleWatch:
         """Closes its connection, which no fork may share; the next look opens one."""
         self._locks.transport.drop_connections()
 
-    def start(self, in_child: Callable[[], None]) -> None:
+    def start(self, owner: str, in_child: Callable[[], None]) -> None:
         """Nothing may be open in this process."""
-        self._children.fork(self._slot, 0, partial(_dispatch, in_child, self._linger), job=JOB)
+        work = partial(_dispatch, owner, in_child, self._linger)
+        self._children.fork(self._slot, 0, work, job=JOB)
 
     def note(self, exit: Exit) -> None:
         """A child of the worker has ended; one of these has left the time of the next look."""
@@ -70,12 +71,12 @@ class ScheduleWatch:
         return any(child.job == JOB for child in self._children.running.values())
 
 
-def _dispatch(in_child: Callable[[], None], linger: float) -> int:
+def _dispatch(owner: str, in_child: Callable[[], None], linger: float) -> int:
     """In the child."""
     in_child()
     unblock()
     try:
-        schedules.work(linger)
+        schedules.work(owner, linger)
     except (DatabaseError, InterfaceError, TaskLocksError) as error:
         emit("schedule.postponed", error=error)
         return 1

@@ -358,7 +358,7 @@ class Supervisor:
     def _has_epoch(self) -> bool:
         if self._heartbeat.must_rebuild:
             self._heartbeat.must_rebuild = False
-            return rebuilding.rebuild()
+            return rebuilding.rebuild(self._presence.owner)
         return rebuilding.rebuild_if_wanted(self._presence.owner)
 
     def _heed_epoch(self) -> None:
@@ -381,7 +381,7 @@ class Supervisor:
         self._forget_supervision()
         unblock()
         try:
-            return 0 if rebuilding.rebuild() else 1
+            return 0 if rebuilding.rebuild(self._presence.owner) else 1
         except _UNAVAILABLE as error:
             emit("epoch.rebuild_failed", error=error)
             return 1
@@ -409,7 +409,7 @@ class Supervisor:
         """A child dispatches, for the same reason."""
         if not self._is_stopping and self._schedules.is_turn(self._presence.owner):
             with self._nothing_open():
-                self._schedules.start(self._forget_supervision)
+                self._schedules.start(self._presence.owner, self._forget_supervision)
 
     # -- forking -------------------------------------------------------------------------------
 

@@ -144,9 +144,11 @@ class TestLeaders:
     ) -> None:
         AppStatusFactory.create(ttl=timedelta(seconds=20))
         locks.client.flushall()
-        rebuilt = elsewhere(rebuilding.rebuild)
+        assert rebuilding.is_wanted("leader")
+        rebuilt = elsewhere(lambda: rebuilding.rebuild("leader"))
         wait_until(is_closed)
         manager = rebuilding_lock_manager()
+        manager.end_lead("rebuild")
         assert manager.lead("rebuild", "successor", 60)
         present = LockEpoch.present()
         LockEpoch.objects.update(number=present.number + 1)

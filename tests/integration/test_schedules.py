@@ -295,29 +295,35 @@ class TestTurn:
     def test_it_ends_with_the_time_of_the_next_look(self, locks: LockManager) -> None:
         TaskScheduleFactory.create(next_run=timezone.now() + timedelta(seconds=4))
         locks.lead(JOB, "somebody", 60)
-        schedules.work(linger=0)
+        schedules.work("somebody", linger=0)
         assert 0 < locks.lead_ends_in(JOB) <= 4
 
     def test_the_next_one_is_there_before_the_time(self, locks: LockManager) -> None:
         TaskScheduleFactory.create(next_run=timezone.now() + timedelta(seconds=7))
         locks.lead(JOB, "somebody", 60)
-        schedules.work(linger=4)
+        schedules.work("somebody", linger=4)
         assert 0 < locks.lead_ends_in(JOB) <= 5
 
     def test_somebody_looks_again_whatever_is_known(self, locks: LockManager) -> None:
         locks.lead(JOB, "somebody", 3600)
-        schedules.work(linger=0)
+        schedules.work("somebody", linger=0)
         assert 0 < locks.lead_ends_in(JOB) <= schedules.longest_pause()
 
     def test_it_stays_for_what_comes_soon(self, locks: LockManager) -> None:
         TaskScheduleFactory.create(next_run=timezone.now() + timedelta(seconds=0.3))
         locks.lead(JOB, "somebody", 60)
-        schedules.work(linger=2)
+        schedules.work("somebody", linger=2)
         assert Task.objects.count() == 1
 
     def test_it_says_nothing_about_a_time_that_has_changed_since(self, locks: LockManager) -> None:
-        schedules.work(linger=0)
+        schedules.work("somebody", linger=0)
         assert locks.lead_ends_in(JOB) == 0
+
+    def test_it_says_nothing_once_another_one_looks(self, locks: LockManager) -> None:
+        locks.lead(JOB, "another", 3000)
+        schedules.work("somebody", linger=0)
+        schedules.work("somebody", linger=600)
+        assert locks.lead_ends_in(JOB) > 2900
 
 
 def test_the_zone_of_a_schedule_is_no_matter_of_the_worker(locks: LockManager) -> None:

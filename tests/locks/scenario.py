@@ -270,11 +270,11 @@ def one_process_leads(locks: LockManager, control: AnyClient) -> None:
     assert locks.lead("job", WORKER.owner, 60)
     assert not locks.lead("job", WEB.owner, 60)
     assert 50 < locks.lead_ends_in("job") <= 60
-    locks.extend_lead("job", 600)
+    assert locks.extend_lead("job", WORKER.owner, 600)
     assert locks.lead_ends_in("job") > 500
     locks.end_lead("job")
     assert locks.lead_ends_in("job") == 0
-    locks.extend_lead("job", 600)
+    assert not locks.extend_lead("job", WORKER.owner, 600)
     assert locks.lead("job", WEB.owner, 60)
     control.delete(locks.keys.leader("job"))
 

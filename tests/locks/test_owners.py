@@ -312,6 +312,22 @@ class TestLead:
             pass
         assert manager.lead("rebuild", OTHER_WORKER.owner, 60)
 
+    def test_one_that_does_not_lead_any_more_leaves_its_successor_the_lead(
+        self, manager: LockManager
+    ) -> None:
+        manager.lead("clean-up", WORKER.owner, 60)
+        manager.end_lead("clean-up")
+        manager.lead("clean-up", OTHER_WORKER.owner, 60)
+
+        assert not manager.extend_lead("clean-up", WORKER.owner, 1)
+
+        assert manager.lead_ends_in("clean-up") > 50
+
+    def test_it_can_be_given_back(self, manager: LockManager) -> None:
+        manager.lead("clean-up", WORKER.owner, 60)
+        assert manager.extend_lead("clean-up", WORKER.owner, 0)
+        assert manager.lead("clean-up", OTHER_WORKER.owner, 60)
+
 
 class TestMessages:
     def test_they_arrive_in_order(

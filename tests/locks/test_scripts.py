@@ -37,6 +37,7 @@ CALLS: dict[str, Call[Any]] = {
         protocol.retire(WORKER),
         protocol.beat("owner", 1),
         protocol.close_owner("owner"),
+        protocol.extend_lead("job", "owner", 1),
         protocol.forget_owner("owner"),
         protocol.forget_entry("a", "owner"),
         protocol.free("r", "a"),

@@ -22,6 +22,7 @@ OPERATIONS = (
     "begin_rebuild",
     "claim",
     "close_owner",
+    "extend_lead",
     "forget_entry",
     "forget_owner",
     "free",
