@@ -23,7 +23,7 @@ from django_task_locks.locks.reassertion import free_lost
 from django_task_locks.locks.requests import Ended, LockRequest
 
 _FIRST_DELAY = 0.05
-_LONGEST_DELAY = 5.0
+_LONGEST_DELAY = 1.0  # others wait for what nobody uses any more
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,17 +46,29 @@ def _filled(params: Iterable[Any], values: Values, connection: BaseDatabaseWrapp
     return [param.value(values, connection) if type(param) is _Slot else param for param in params]
 
 
-def update(model: type[models.Model], alias: str, where: Values, changes: Values) -> int:
-    """The number of rows that this has changed, as `objects.filter(**where).update(**changes)` does
-    it. A tuple in `where`, and an expression in `changes`, are the same for all runs.
+class Update(NamedTuple):
+    """As `objects.filter(**where).update(**changes)` does it. A tuple in `where`, and an expression
+    in `changes`, are the same for all runs.
     """
-    connection = connections[alias]
-    sql, params = _update(model, alias, connection.vendor, _shape(where), _shape(changes))
-    values = {_WHERE + name: value for name, value in where.items()}
-    values.update((_SET + name, value) for name, value in changes.items())
-    with transaction.mark_for_rollback_on_error(using=alias), connection.cursor() as cursor:
-        cursor.execute(sql, _filled(params, values, connection))
-        return int(cursor.rowcount)
+
+    model: type[models.Model]
+    where: Values
+    changes: Values
+
+    def run(self, alias: str) -> int:
+        """The number of rows that it has changed."""
+        connection = connections[alias]
+        with transaction.mark_for_rollback_on_error(using=alias), connection.cursor() as cursor:
+            cursor.execute(*self.text(connection))
+            return int(cursor.rowcount)
+
+    def text(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        """The statement and its parameters."""
+        where, changes = _shape(self.where), _shape(self.changes)
+        sql, params = _update(self.model, connection.alias, connection.vendor, where, changes)
+        values = {_WHERE + name: value for name, value in self.where.items()}
+        values.update((_SET + name, value) for name, value in self.changes.items())
+        return sql, _filled(params, values, connection)
 
 
 def _shape(values: Values) -> tuple[tuple[str, Any], ...]:
@@ -92,6 +104,17 @@ def _field(model: type[models.Model], lookup: str) -> "models.Field[Any, Any]":
     return model._meta.pk if name == "pk" else model._meta.get_field(name)  # type: ignore[return-value]
 
 
+def _takes_several(connection: BaseDatabaseWrapper, cursor: Any) -> bool:
+    """With psycopg, which then puts the values into the text, and outside of any transaction."""
+    if connection.vendor != "postgresql" or connection.in_atomic_block or not connection.autocommit:
+        return False
+    try:
+        from psycopg import ClientCursor
+    except ImportError:  # psycopg2, which gives the last result alone
+        return False
+    return isinstance(cursor.cursor, ClientCursor)
+
+
 class Selection(Generic[M]):
     """One row of a queryset, whose filters may have a `Parameter`, with some of its annotations."""
 
@@ -110,8 +133,33 @@ class Selection(Generic[M]):
         """The instance and the annotations; None if there is no such row."""
         connection = connections[self._alias]
         with connection.cursor() as cursor:
-            cursor.execute(self._sql, _filled(self._params, values, connection))
-            row = cursor.fetchone()
+            cursor.execute(*self._text(values, connection))
+            return self._read(cursor.fetchone())
+
+    def first_after(self, update: Update, values: Values) -> tuple[M, *tuple[Any, ...]] | None:
+        """As `first`, once this update is committed: what others have committed before that is
+        seen. In one round trip where the database takes several statements in one text.
+        """
+        connection = connections[self._alias]
+        with connection.cursor() as cursor:
+            if not _takes_several(connection, cursor):
+                update.run(self._alias)
+                return self.first(values)
+            first, params = update.text(connection)
+            second, more = self._text(values, connection)
+            try:
+                cursor.execute(f"BEGIN; {first}; COMMIT; {second}", [*params, *more])
+                while cursor.nextset():
+                    pass
+                return self._read(cursor.fetchone())
+            except BaseException:
+                connection.close()  # it may be within the transaction
+                raise
+
+    def _text(self, values: Values, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        return self._sql, _filled(self._params, values, connection)
+
+    def _read(self, row: tuple[Any, ...] | None) -> tuple[M, *tuple[Any, ...]] | None:
         if row is None:
             return None
         (found,) = self._compiler.apply_converters([row], self._converters)

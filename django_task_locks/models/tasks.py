@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
+from uuid import UUID
 
 from django.db import models, router, transaction
 
@@ -161,15 +162,16 @@ class Task(models.Model):
 
         A token that is not newer than the row's was handed back in the meantime.
         """
-        self._change(
-            [State.WAITING],
-            State.RUNNING,
-            {"lock_token__lt": token},
-            app_lock=process,
-            worker_name=process.name,
-            lock_token=token,
-            started_at=NOW,
-        )
+        guard, changes = _start(process, token)
+        self._change([State.WAITING], State.RUNNING, guard, **changes)
+
+    @classmethod
+    def starting(cls, pk: UUID, process: AppStatus, token: int) -> statements.Update:
+        """The update by which `start` makes a row run that nobody has loaded yet. Who has carried
+        it out calls `announce`.
+        """
+        guard, changes = _start(process, token)
+        return _update(pk, [State.WAITING], State.RUNNING, guard, changes)
 
     def finish(
         self,
@@ -254,8 +256,7 @@ class Task(models.Model):
         if target.is_final:
             changes["key_claim"] = None
         alias = router.db_for_write(Task, instance=self)
-        where = {"pk": self.pk, "state__in": tuple(sources), **guard}
-        if not statements.update(Task, alias, where, {"state": target, **changes}):
+        if not _update(self.pk, sources, target, guard, changes).run(alias):
             expected = " or ".join(source.value for source in sources)
             conditions = "".join(f", {name}={value!r}" for name, value in guard.items())
             raise InvalidTransition(
@@ -282,6 +283,29 @@ class Task(models.Model):
             using=router.db_for_write(Task, instance=self),
             robust=True,
         )
+
+
+def _update(
+    pk: UUID,
+    sources: list[states.State],
+    target: states.State,
+    guard: dict[str, Any],
+    changes: dict[str, Any],
+) -> statements.Update:
+    where = {"pk": pk, "state__in": tuple(sources), **guard}
+    return statements.Update(Task, where, {"state": target, **changes})
+
+
+def _start(process: AppStatus, token: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What must be true of a row that waits, and what changes with the state."""
+    guard = {"lock_token__lt": token}
+    changes = {
+        "app_lock": process,
+        "worker_name": process.name,
+        "lock_token": token,
+        "started_at": NOW,
+    }
+    return guard, changes
 
 
 def reason(message: str) -> dict[str, str]:

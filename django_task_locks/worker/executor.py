@@ -1,6 +1,6 @@
 """An executor: a warm process that claims, runs and records one task after the other.
 
-Its life: advance in Redis (release the last, claim the next), one UPDATE to running, one SELECT
+Its life: advance in Redis (release the last, claim the next), one UPDATE to running and one SELECT
 that loads the task and looks at the worker's own row, run, one UPDATE to the final state.
 """
 
@@ -40,12 +40,11 @@ from django_task_locks.exceptions import (
 from django_task_locks.execution import BodyFault, Interrupted, Outcome
 from django_task_locks.locks.rebuild import Epoch
 from django_task_locks.locks.requests import Claimed, Idle, Lane, Lanes
-from django_task_locks.managers import TaskQuerySet
 from django_task_locks.models import Task, described
 from django_task_locks.presence import Presence
 from django_task_locks.states import State
 from django_task_locks.worker.guard import NO_TASK, Board, now
-from django_task_locks.worker.loading import Loader
+from django_task_locks.worker.loading import Loaded, Loader
 from django_task_locks.worker.os_signals import ExecutorSignals, Woken, wake_parent
 from django_task_locks.worker.restoring import Restorer
 from django_task_locks.worker.wear import Wear
@@ -207,12 +206,36 @@ class Executor:
 
     def _start(self, id: UUID, token: int) -> Task | None:
         """The task, now running here; None if it is not to run, with its request taken care of."""
-        task = Task(pk=id)
-        try:
-            task.start(self._status, token)
-        except InvalidTransition:
-            return self._not_started(id, token)
-        return self._loaded(id, token)
+        return self._begun(id, token, self._loader.start(id, token))
+
+    def _begun(self, id: UUID, token: int, loaded: Loaded) -> Task | None:
+        task = loaded.task
+        if task is None or not self._loader.is_ours(task, token):
+            self._drop(id, token, task)
+            return None
+        # Is this worker still alive to the others? If not, they may have handed the lock on before
+        # the row said that it runs here. And have the locks been lost since the claim?
+        if not loaded.is_alive:
+            raise _ShutOut
+        self._number = loaded.epoch
+        task.app_lock = self._status
+        task.announce(State.WAITING)
+        return task
+
+    def _drop(self, id: UUID, token: int, present: Task | None) -> None:
+        """Takes care of the request of a task that is not to run by this claim."""
+        if present is not None and present.state == State.WAITING:
+            # Somebody shuts this claim out to hand it back, and may not have come to that yet.
+            run_after = moments.unix(present.run_after)
+            self._locks.requeue(
+                str(id), owner=self._claimant.owner, token=token, run_after=run_after
+            )
+        else:
+            self._done = releasing.Release(str(id), token)
+        if present is None:
+            emit("task.unknown", task=id, prefix=self._locks.keys.prefix)
+        else:
+            emit("task.not_claimable", task=id, state=present.state)
 
     def _handed_back(self, task: Task, reason: str) -> Task | None:
         hand_back = partial(self._hand_back, task, reason)
@@ -226,44 +249,10 @@ class Executor:
         try:
             task.hand_back(token=token)
         except InvalidTransition:
-            return self._not_started(task.pk, token)  # canceled, or the reply was lost
+            # Canceled, or the reply was lost.
+            return self._begun(task.pk, token, self._loader.load(task.pk))
         self._locks.requeue(str(task.pk), owner=self._claimant.owner, token=token)
         emit("task.requeued", task=task.pk, name=task.name, reason=reason)
-        return None
-
-    def _loaded(self, id: UUID, token: int) -> Task | None:
-        # In the same statement: is this worker still alive to the others? If not, they may have
-        # handed the lock on before the row said that it runs here.
-        # And have the locks been lost since the claim?
-        task, is_alive, self._number = self._loader.load(id)
-        if task is None:
-            return self._not_started(id, token)
-        if not is_alive:
-            raise _ShutOut
-        task.app_lock = self._status
-        task.announce(State.WAITING)
-        return task
-
-    def _not_started(self, id: UUID, token: int) -> Task | None:
-        present = self._tasks().filter(pk=id).first()
-        if (
-            present is not None
-            and present.state in State.owned()
-            and (present.app_lock_id, present.lock_token) == (self._status.pk, token)
-        ):
-            return self._loaded(id, token)  # it was started; the reply was lost
-        if present is not None and present.state == State.WAITING:
-            # Somebody shuts this claim out to hand it back, and may not have come to that yet.
-            run_after = moments.unix(present.run_after)
-            self._locks.requeue(
-                str(id), owner=self._claimant.owner, token=token, run_after=run_after
-            )
-        else:
-            self._done = releasing.Release(str(id), token)
-        if present is None:
-            emit("task.unknown", task=id, prefix=self._locks.keys.prefix)
-        else:
-            emit("task.not_claimable", task=id, state=present.state)
         return None
 
     def _run(self, task: Task) -> None:
@@ -347,9 +336,6 @@ class Executor:
         self._board.is_epoch_doubted = True
         wake_parent()
         return True
-
-    def _tasks(self) -> TaskQuerySet:
-        return Task.objects.using(router.db_for_write(Task))
 
     # -- patience ------------------------------------------------------------------------------
 

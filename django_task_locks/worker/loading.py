@@ -1,5 +1,6 @@
-"""Loads the tasks that an executor has claimed."""
+"""Starts and loads the tasks that an executor has claimed."""
 
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db import router
@@ -8,30 +9,58 @@ from django.db.models.functions import Coalesce
 
 from django_task_locks.models import AppStatus, LockEpoch, Task
 from django_task_locks.statements import Parameter, Selection
+from django_task_locks.states import State
+
+
+class Loaded(NamedTuple):
+    """What one look at the database has found.
+
+    task      None if there is none
+    is_alive  whether this worker is so to the others
+    epoch     its number
+    """
+
+    task: Task | None
+    is_alive: bool
+    epoch: int
 
 
 class Loader:
-    """Loads each by the same statement."""
+    """Does it for each task by the same statements."""
 
     def __init__(self, status: AppStatus) -> None:
         self._status = status
         self._selections: dict[str, Selection[Task]] = {}
 
-    def load(self, id: UUID) -> tuple[Task | None, bool, int]:
-        """The task, None if there is none; whether this worker is alive to the others, and the
-        number of the epoch, by the same look at the database.
+    def start(self, id: UUID, token: int) -> Loaded:
+        """Makes the task run by the claim with this token if it waits for it, commits that, and
+        then looks. The row tells whether it runs by this claim (`is_ours`).
         """
+        update = Task.starting(id, self._status, token)
+        return _loaded(self._selection().first_after(update, {"id": id}))
+
+    def load(self, id: UUID) -> Loaded:
+        """Only looks."""
+        return _loaded(self._selection().first({"id": id}))
+
+    def is_ours(self, task: Task, token: int) -> bool:
+        """Whether the task runs here by the claim with this token."""
+        claim = (task.app_lock_id, task.lock_token)
+        return task.state in State.owned() and claim == (self._status.pk, token)
+
+    def _selection(self) -> Selection[Task]:
         alias = router.db_for_write(Task)
         if alias not in self._selections:
-            self._selections[alias] = self._selection(alias)
-        found = self._selections[alias].first({"id": id})
-        if found is None:
-            return None, False, 0
-        task, is_ours, number = found
-        return task, bool(is_ours), int(number)
+            me = AppStatus.objects.filter(pk=self._status.pk, missing_at=None)
+            number = Coalesce(Subquery(LockEpoch.objects.values("number")[:1]), 0)
+            tasks = Task.objects.using(alias).annotate(is_alive=Exists(me), epoch=number)
+            tasks = tasks.filter(pk=Parameter("id", Task._meta.pk))
+            self._selections[alias] = Selection(tasks, "is_alive", "epoch")
+        return self._selections[alias]
 
-    def _selection(self, alias: str) -> Selection[Task]:
-        me = AppStatus.objects.filter(pk=self._status.pk, missing_at=None)
-        number = Coalesce(Subquery(LockEpoch.objects.values("number")[:1]), 0)
-        tasks = Task.objects.using(alias).annotate(is_ours=Exists(me), epoch=number)
-        return Selection(tasks.filter(pk=Parameter("id", Task._meta.pk)), "is_ours", "epoch")
+
+def _loaded(found: tuple[Task, bool, int] | None) -> Loaded:
+    if found is None:
+        return Loaded(None, False, 0)
+    task, is_alive, epoch = found
+    return Loaded(task, bool(is_alive), int(epoch))

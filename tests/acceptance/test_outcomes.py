@@ -141,3 +141,17 @@ def test_an_outcome_is_stored_on_a_fresh_connection_if_the_old_one_is_cut(
         ended = wait_for_state(task, State.COMPLETED, State.FAILED)
         assert (ended.state, ended.result, ended.error) == (State.COMPLETED, str(gate), None)
     assert_nothing_is_left(locks)
+
+
+def test_receivers_are_told_once_of_each_change_with_the_whole_task(
+    workers: Workers, tmp_path: Path
+) -> None:
+    path = tmp_path / "changes"
+    dispatched = [dispatch(tasks.tell_changes, [str(path)]), dispatch(tasks.add, [5])]
+    assert workers.launch("--burst", "--concurrency", "1").wait() == 0
+    wait_until_final(dispatched)
+    assert path.read_text().splitlines() == [
+        f"tests.testapp.tasks.tell_changes['{path}'] running completed",
+        "tests.testapp.tasks.add[5] waiting running",
+        "tests.testapp.tasks.add[5] running completed",
+    ]

@@ -1,6 +1,7 @@
 """How an executor loads what it has claimed: by one statement, made once, like any other."""
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_task_locks.ids import uuid7
-from django_task_locks.models import AppStatus, LockEpoch, Task, TaskGroup
+from django_task_locks.models import AppStatus, LockEpoch, State, Task, TaskGroup
 from django_task_locks.worker.loading import Loader
 from tests.factories import AppStatusFactory, TaskFactory
 
@@ -87,3 +88,62 @@ def test_the_number_of_the_epoch_comes_with_it(process: AppStatus) -> None:
     assert loader.load(task.pk)[2] == 0
     LockEpoch.objects.create(number=7, raised_at=timezone.now())
     assert loader.load(task.pk)[2] == 7
+
+
+class TestStart:
+    def test_what_waits_runs_by_the_claim(self, process: AppStatus) -> None:
+        task = TaskFactory.create()
+        loader = Loader(process)
+
+        found, is_alive, _ = loader.start(task.pk, 5)
+
+        assert is_alive
+        assert found is not None
+        assert (found.state, found.worker_name) == (State.RUNNING, process.name)
+        assert found.started_at is not None
+        assert loader.is_ours(found, 5)
+        assert not loader.is_ours(found, 4)
+
+    def test_again_changes_nothing(self, process: AppStatus) -> None:
+        """As after a lost reply."""
+        task = TaskFactory.create()
+        loader = Loader(process)
+        first = loader.start(task.pk, 5).task
+        again = loader.start(task.pk, 5).task
+        assert first is not None
+        assert again is not None
+        assert loader.is_ours(again, 5)
+        assert again.started_at == first.started_at
+
+    @pytest.mark.parametrize(
+        "given", [{"state": State.CANCELED}, {"running_by": True, "lock_token": 4}]
+    )
+    def test_what_does_not_wait_stays_as_it_is(
+        self, process: AppStatus, given: dict[str, Any]
+    ) -> None:
+        if "running_by" in given:
+            given = {**given, "running_by": AppStatusFactory.create()}
+        task = TaskFactory.create(**given)
+        loader = Loader(process)
+
+        found = loader.start(task.pk, 5).task
+
+        assert found is not None
+        assert (found.state, found.lock_token) == (task.state, task.lock_token)
+        assert not loader.is_ours(found, 5)
+
+    def test_a_claim_that_was_shut_out_starts_nothing(self, process: AppStatus) -> None:
+        task = TaskFactory.create()
+        assert task.fence(5)
+        loader = Loader(process)
+        found = loader.start(task.pk, 5).task
+        assert found is not None
+        assert found.state == State.WAITING
+        assert not loader.is_ours(found, 5)
+
+    def test_one_that_is_not_there_is_none(self, process: AppStatus) -> None:
+        assert Loader(process).start(uuid7(), 5) == (None, False, 0)
+
+    def test_a_worker_declared_missing_is_told(self) -> None:
+        loader = Loader(AppStatusFactory.create(declared=True))
+        assert not loader.start(TaskFactory.create().pk, 5).is_alive

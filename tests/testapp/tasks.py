@@ -18,6 +18,8 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from django_task_locks import adispatch, current_task, dispatch, hold
+from django_task_locks.models import State, Task
+from django_task_locks.signals import task_state_changed
 from tests.testapp.models import Book, Run
 
 _STAMPING = """
@@ -352,3 +354,13 @@ def query_until(path: str) -> str:
     """As `until`, with a connection to the database from before the wait, which it uses no more."""
     Book.objects.count()
     return until(path)
+
+
+def tell_changes(path: str) -> None:
+    """From here on this process writes each change of a task's state that it is told."""
+
+    def write(task: Task, old_state: State, new_state: State, **kwargs: Any) -> None:
+        with open(path, "a") as file:
+            print(f"{task.name}{task.args} {old_state} {new_state}", file=file)
+
+    task_state_changed.connect(write, weak=False)
