@@ -55,7 +55,7 @@ class Task(models.Model):
     unique_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     # What stands for the key while the task is incomplete; NULL, of which every database accepts
     # many, from its final transition on.
-    key_claim = models.CharField(max_length=64, null=True, editable=False, unique=True)  # noqa: DJ001
+    key_claim = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -69,6 +69,7 @@ class Task(models.Model):
         null=True,
         blank=True,
         db_constraint=False,
+        db_index=False,
         related_name="tasks",
     )
     worker_name = models.CharField(max_length=200, blank=True)
@@ -78,19 +79,40 @@ class Task(models.Model):
         null=True,
         blank=True,
         db_constraint=False,
+        db_index=False,
         related_name="child_tasks",
     )
     task_group = models.ForeignKey(
-        TaskGroup, models.PROTECT, null=True, blank=True, related_name="tasks"
+        TaskGroup, models.PROTECT, null=True, blank=True, db_index=False, related_name="tasks"
     )
     lock_token = models.BigIntegerField(default=0)
 
     objects = TaskQuerySet.as_manager()
 
     class Meta:
+        # Each change of state writes into every index that has the row: those of what most rows
+        # have not leave these out, where the database can.
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["state", "id"], name="task_locks_state"),
-            models.Index(fields=["task_group", "state"], name="task_locks_group_state"),
+            models.Index(
+                fields=["app_lock"],
+                name="task_locks_app_lock",
+                condition=models.Q(app_lock__isnull=False),
+            ),
+            models.Index(
+                fields=["parent_task"],
+                name="task_locks_parent",
+                condition=models.Q(parent_task__isnull=False),
+            ),
+            models.Index(
+                fields=["task_group", "state"],
+                name="task_locks_group",
+                condition=models.Q(task_group__isnull=False),
+            ),
+        ]
+        # No `unique=True`: PostgreSQL would get another index, for LIKE.
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["key_claim"], name="task_locks_key_claim"),
         ]
 
     def __str__(self) -> str:
