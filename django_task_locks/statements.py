@@ -42,7 +42,8 @@ class _Slot(NamedTuple):
         return self.field.get_db_prep_save(value, connection)
 
 
-def _filled(params: Iterable[Any], values: Values, connection: BaseDatabaseWrapper) -> list[Any]:
+def filled(params: Iterable[Any], values: Values, connection: BaseDatabaseWrapper) -> list[Any]:
+    """The parameters of a statement, with the values by name in the places of each `Parameter`."""
     return [param.value(values, connection) if type(param) is _Slot else param for param in params]
 
 
@@ -55,7 +56,7 @@ def update(model: type[models.Model], alias: str, where: Values, changes: Values
     values = {_WHERE + name: value for name, value in where.items()}
     values.update((_SET + name, value) for name, value in changes.items())
     with transaction.mark_for_rollback_on_error(using=alias), connection.cursor() as cursor:
-        cursor.execute(sql, _filled(params, values, connection))
+        cursor.execute(sql, filled(params, values, connection))
         return int(cursor.rowcount)
 
 
@@ -110,7 +111,7 @@ class Selection(Generic[M]):
         """The instance and the annotations; None if there is no such row."""
         connection = connections[self._alias]
         with connection.cursor() as cursor:
-            cursor.execute(self._sql, _filled(self._params, values, connection))
+            cursor.execute(self._sql, filled(self._params, values, connection))
             row = cursor.fetchone()
         if row is None:
             return None
