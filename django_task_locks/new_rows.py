@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from django.db import connections, models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Value
 from django.db.models.signals import post_save, pre_save
 from django.db.models.sql import InsertQuery
+from django.db.models.sql.compiler import SQLCompiler
 
 from django_task_locks.statements import Parameter, filled
 
@@ -43,6 +45,18 @@ def insert(instance: models.Model, alias: str) -> None:
     post_save.send(**signal, update_fields=None, created=True)
 
 
+class _Constant(Value):
+    """A value that becomes part of the text where Django can write it there: to bind it each time
+    costs more than the database takes to read it.
+    """
+
+    def as_postgresql(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any
+    ) -> tuple[str, tuple[Any, ...]]:
+        sql, params = self.as_sql(compiler, connection)
+        return connection.ops.compose_sql(sql, params).replace("%", "%%"), ()
+
+
 @lru_cache(maxsize=16)
 def _columns(model: type[models.Model]) -> list[tuple["models.Field[Any, Any]", str, Any]]:
     """Each with its attribute and its default, which is what most rows have in most columns."""
@@ -67,7 +81,7 @@ def _statement(
         if name in names:
             row[name] = Parameter(name, field)
         elif name in defaults:
-            row[name] = Value(default, field)
+            row[name] = _Constant(default, field)
     return _compiled(model, alias, row)
 
 
