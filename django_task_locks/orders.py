@@ -12,6 +12,7 @@ from django_task_locks import moments, payloads, retry_rules
 from django_task_locks.context import current_task
 from django_task_locks.exceptions import InvalidTask
 from django_task_locks.execution import load_function
+from django_task_locks.ids import uuid7
 from django_task_locks.locks.requests import (
     Claimant,
     Lane,
@@ -89,6 +90,7 @@ class Order:
         self._check_unique_key(name)
         exclusive, shared = normalized(self.exclusive, self.shared)
         task = _made(
+            id=uuid7(),
             name=name,
             args=list(self.args),
             kwargs=dict(self.kwargs or {}),
@@ -198,13 +200,22 @@ class Order:
 
 
 def _made(**values: Any) -> Task:
-    """As `Task(**values)`, of columns; Django takes a third of the time for values in order."""
-    return Task(*[values[name] if name in values else default() for name, default in _columns()])
+    """As `Task(**values)`, of columns; Django takes a third of the time for values in order. Those
+    whose default is made anew for each row are among them.
+    """
+    names, defaults = _columns()
+    row = defaults | values
+    return Task(*[row[name] for name in names])  # type: ignore[misc]
 
 
 @cache
-def _columns() -> list[tuple[str, Callable[[], Any]]]:
-    return [(field.attname, field.get_default) for field in Task._meta.concrete_fields]
+def _columns() -> tuple[list[str], dict[str, Any]]:
+    fields = Task._meta.concrete_fields
+    return [field.attname for field in fields], {
+        field.attname: field.get_default()
+        for field in fields
+        if not (field.has_default() and callable(field.default))
+    }
 
 
 def validated_time_limit(value: Any, name: str) -> float | None:
