@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, router, transaction
 
+from django_task_locks import new_rows
 from django_task_locks.dispatching import Function, RetryOn, dispatch
 from django_task_locks.exceptions import InvalidResource, InvalidTask, UniqueKeyTaken
 from django_task_locks.inserting import check_group, key_claim, make_room
@@ -118,7 +119,7 @@ def _inserted(tasks: list[Task], on_conflict: Sequence[str]) -> list[Task]:
                 # Whoever inserts does so in one order: two that wait for each other's keys would
                 # be a deadlock.
                 in_order = sorted(new, key=lambda task: task.key_claim or "")
-                Task.objects.using(alias).bulk_create(in_order, batch_size=_ROWS)
+                new_rows.insert_many(in_order, alias, _ROWS)
         except IntegrityError as error:
             if not has_keys:
                 raise

@@ -4,7 +4,7 @@ import hashlib
 
 from django.db import IntegrityError, router, transaction
 
-from django_task_locks import grouping
+from django_task_locks import grouping, new_rows
 from django_task_locks.exceptions import InvalidTask, InvalidTransition, UniqueKeyTaken
 from django_task_locks.managers import TaskQuerySet
 from django_task_locks.models import Task
@@ -29,7 +29,7 @@ def insert(task: Task, on_conflict: str) -> str:
     """
     alias = router.db_for_write(Task)
     if task.unique_key is None and task.task_group_id is None:
-        task.save(using=alias, force_insert=True)
+        new_rows.insert(task, alias)
         return alias
     if task.unique_key is not None and not task.is_final:
         task.key_claim = key_claim(task.unique_key)
@@ -39,7 +39,7 @@ def insert(task: Task, on_conflict: str) -> str:
                 if on_conflict == OnConflict.REPLACE and not task.is_final:
                     make_room(task, on_conflict)
                 check_group(task, alias)
-                task.save(using=alias, force_insert=True)
+                new_rows.insert(task, alias)
                 return alias
         except IntegrityError as error:
             if task.unique_key is None:

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+_encoded = json.JSONEncoder(allow_nan=False).encode  # once, and not for each value
+
 
 def problem(value: Any) -> str | None:
     """Why the value would not come back from a JSON column as it is; None if it would.
@@ -11,7 +13,7 @@ def problem(value: Any) -> str | None:
     Tuples come back as lists and are accepted.
     """
     try:
-        text = json.dumps(value, allow_nan=False)
+        text = _encoded(value)
         if "\\u0000" in text or "\\ud" in text or "{" in text:
             return _problem_inside(value)
     except (TypeError, ValueError, RecursionError) as error:

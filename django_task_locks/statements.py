@@ -42,7 +42,8 @@ class _Slot(NamedTuple):
         return self.field.get_db_prep_save(value, connection)
 
 
-def _filled(params: Iterable[Any], values: Values, connection: BaseDatabaseWrapper) -> list[Any]:
+def filled(params: Iterable[Any], values: Values, connection: BaseDatabaseWrapper) -> list[Any]:
+    """The parameters of a statement, with the values by name in the places of each `Parameter`."""
     return [param.value(values, connection) if type(param) is _Slot else param for param in params]
 
 
@@ -68,7 +69,7 @@ class Update(NamedTuple):
         sql, params = _update(self.model, connection.alias, connection.vendor, where, changes)
         values = {_WHERE + name: value for name, value in self.where.items()}
         values.update((_SET + name, value) for name, value in self.changes.items())
-        return sql, _filled(params, values, connection)
+        return sql, filled(params, values, connection)
 
 
 def _shape(values: Values) -> tuple[tuple[str, Any], ...]:
@@ -157,7 +158,7 @@ class Selection(Generic[M]):
                 raise
 
     def _text(self, values: Values, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
-        return self._sql, _filled(self._params, values, connection)
+        return self._sql, filled(self._params, values, connection)
 
     def _read(self, row: tuple[Any, ...] | None) -> tuple[M, *tuple[Any, ...]] | None:
         if row is None:

@@ -1,0 +1,143 @@
+"""New rows, written as Django writes them, without what it does anew for each of them."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+from django.db import connections, models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Value
+from django.db.models.signals import post_save, pre_save
+from django.db.models.sql import InsertQuery
+from django.db.models.sql.compiler import SQLCompiler
+
+from django_task_locks.statements import Parameter, filled
+
+
+def insert(instance: models.Model, alias: str) -> None:
+    """Writes the row of a new instance, as `instance.save(using=alias, force_insert=True)` does for
+    a model of one table whose key has a value; by a statement that Django makes once.
+    """
+    model = type(instance)
+    signal = {"sender": model, "instance": instance, "raw": False, "using": alias}
+    pre_save.send(**signal, update_fields=None)
+    with transaction.mark_for_rollback_on_error(using=alias):
+        sql, params = _row(instance, alias)
+        with connections[alias].cursor() as cursor:
+            cursor.execute(sql, params)
+    instance._state.db, instance._state.adding = alias, False
+    post_save.send(**signal, update_fields=None, created=True)
+
+
+def insert_many(instances: Sequence[models.Model], alias: str, batch_size: int) -> None:
+    """Writes the rows of new instances, as `bulk_create(instances, batch_size=batch_size)` does for
+    such a model, in the present transaction. No value may be an expression.
+    """
+    if not instances:
+        return
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        type(instances[0])._base_manager.using(alias).bulk_create(instances, batch_size=batch_size)
+        return
+    with connection.cursor() as cursor:
+        for first in range(0, len(instances), batch_size):
+            cursor.execute(*_rows(instances[first : first + batch_size], connection))
+    for instance in instances:
+        instance._state.db, instance._state.adding = alias, False
+
+
+@lru_cache(maxsize=16)
+def _columns(model: type[models.Model]) -> list[tuple[Any, str, Any]]:
+    """Each field with its attribute and its default, which is what most rows have in most columns:
+    a value that equals it is stored as it is.
+    """
+    return [
+        (field, field.attname, field.get_default())
+        for field in model._meta.concrete_fields
+        if not field.generated
+    ]
+
+
+# -- one row ---------------------------------------------------------------------------------------
+
+
+def _row(instance: models.Model, alias: str) -> tuple[str, Sequence[Any]]:
+    model, connection = type(instance), connections[alias]
+    row, given = {}, []
+    for field, name, default in _columns(model):
+        value = field.pre_save(instance, True)
+        if value is None and field.null:
+            continue  # left out
+        row[name] = value
+        if value != default:
+            given.append(name)
+    if any(hasattr(row[name], "resolve_expression") for name in given):
+        return _compiled(model, alias, row)
+    sql, params = _statement(model, alias, connection.vendor, tuple(row), tuple(given))
+    return sql, filled(params, row, connection)
+
+
+@lru_cache(maxsize=256)
+def _statement(
+    model: type[models.Model],
+    alias: str,
+    vendor: str,
+    names: tuple[str, ...],
+    given: tuple[str, ...],
+) -> tuple[str, Sequence[Any]]:
+    """For these columns, with a parameter for each that is given; the others have their default."""
+    row = {
+        name: Parameter(name, field) if name in given else _Constant(default, field)
+        for field, name, default in _columns(model)
+        if name in names
+    }
+    return _compiled(model, alias, row)
+
+
+class _Constant(Value):
+    """Part of the text where Django can write it there: to bind it each time takes longer."""
+
+    def as_postgresql(
+        self, compiler: SQLCompiler, connection: Any, **extra: Any
+    ) -> tuple[str, tuple[Any, ...]]:
+        sql, params = self.as_sql(compiler, connection)
+        return connection.ops.compose_sql(sql, params).replace("%", "%%"), ()
+
+
+def _compiled(
+    model: type[models.Model], alias: str, row: Mapping[str, Any]
+) -> tuple[str, Sequence[Any]]:
+    query: Any = InsertQuery(model)
+    fields = [model._meta.get_field(name) for name in row]
+    query.insert_values(fields, [SimpleNamespace(**row)], raw=True)
+    ((sql, params),) = query.get_compiler(alias).as_sql()
+    return sql, params
+
+
+# -- many rows, on PostgreSQL ----------------------------------------------------------------------
+
+
+def _rows(
+    instances: Sequence[models.Model], connection: BaseDatabaseWrapper
+) -> tuple[str, list[Any]]:
+    """An array for each column, as `bulk_create` has it, but for those that have their default in
+    all of the rows.
+    """
+    model, quoted = type(instances[0]), connection.ops.quote_name
+    constants, arrays = [], []
+    for field, _, default in _columns(model):
+        values = [field.pre_save(instance, True) for instance in instances]
+        kind = field.db_type(connection).partition("(")[0]  # text that is too long is not cut
+        if values.count(default) < len(values):
+            prepared = [field.get_db_prep_save(value, connection) for value in values]
+            arrays.append((quoted(field.column), f"(%s)::{kind}[]", prepared))
+        elif default is not None:
+            constant = field.get_db_prep_save(default, connection)
+            constants.append((quoted(field.column), f"(%s)::{kind}", constant))
+    columns, _, params = zip(*constants, *arrays, strict=True)
+    selected = [*(text for _, text, _ in constants), "*"]
+    table, lists = quoted(model._meta.db_table), [text for _, text, _ in arrays]
+    into, what = ", ".join(columns), ", ".join(selected)
+    sql = f"INSERT INTO {table} ({into}) SELECT {what} FROM UNNEST({', '.join(lists)})"  # noqa: S608
+    return sql, list(params)
