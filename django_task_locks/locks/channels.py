@@ -105,7 +105,8 @@ class SocketChannel(Channel):
         try:
             self._socket.sendall(_pack(command))
             self._receive()
-            return self._read()
+            reply = self._reader.gets()
+            return reply if type(reply) is list else self._meant(reply)
         except OSError as error:
             raise _translated(error) from error
 
@@ -153,9 +154,13 @@ class SocketChannel(Channel):
         self._reader.feed(data)
 
     def _read(self) -> Any:
-        reader = self._reader
-        while (reply := reader.gets()) is _INCOMPLETE:
+        return self._meant(self._reader.gets())
+
+    def _meant(self, reply: Any) -> Any:
+        """What the reader has given, if that is the whole of a reply and no error, or what follows."""
+        while reply is _INCOMPLETE:
             self._receive()
+            reply = self._reader.gets()
         if isinstance(reply, RedisError):
             raise reply
         if type(reply) is _Push:
