@@ -1,5 +1,6 @@
 """One connection of redis-py, and the exchange of commands and replies on it."""
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -103,7 +104,7 @@ class SocketChannel(Channel):
         if self._socket is None and not self._connect():
             return super().ask(command)
         try:
-            self._socket.sendall(_pack(command))
+            _write(self._socket, _pack(command))
             self._receive()
             reply = self._reader.gets()
             return reply if type(reply) is list else self._meant(reply)
@@ -114,7 +115,7 @@ class SocketChannel(Channel):
         if self._socket is None and not self._connect():
             return super().ask_all(commands)
         try:
-            self._socket.sendall(_pack_all(commands))
+            _write(self._socket, _pack_all(commands))
             return _replies(self._read, len(commands))
         except OSError as error:
             raise _translated(error) from error
@@ -157,7 +158,7 @@ class SocketChannel(Channel):
         return self._meant(self._reader.gets())
 
     def _meant(self, reply: Any) -> Any:
-        """What the reader has given, if that is the whole of a reply and no error, or what follows."""
+        """What the reader has given, if it is a whole reply and no error, else what follows."""
         while reply is _INCOMPLETE:
             self._receive()
             reply = self._reader.gets()
@@ -168,6 +169,19 @@ class SocketChannel(Channel):
             getattr(self.connection._parser, "handle_push_response", _ignore)(reply)
             return self._read()
         return reply
+
+
+def _write(to: Any, data: bytes) -> None:
+    """As `sendall`, which asks the system first whether it can write. Mostly it can: so at once."""
+    if type(to) is not socket.socket:  # but TLS
+        to.sendall(data)
+        return
+    try:
+        written = os.write(to.fileno(), data)
+    except BlockingIOError:
+        written = 0
+    if written < len(data):
+        to.sendall(data[written:])
 
 
 def _is_usual(connection: Any) -> bool:
