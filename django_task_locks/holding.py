@@ -120,9 +120,11 @@ def hold(
         yield held
     finally:
         # Whatever happened, a grant that nobody uses (any more) must not stay, nor a place in a
-        # queue: so from the first moment on.
-        _held.set(demand.others(_held.get()))
-        demand.end()
+        # queue: so from the first moment on. First of all, since others wait for it.
+        try:
+            demand.end()
+        finally:
+            _held.set(demand.others(_held.get()))
 
 
 @asynccontextmanager
@@ -236,11 +238,7 @@ class _Demand:
         """Releases what was granted or waits. Inside a transaction what was held stays so until its
         end.
         """
-        aliases = [
-            connection.alias
-            for connection in connections.all(initialized_only=True)
-            if connection.in_atomic_block
-        ]
+        aliases = [alias for alias in connections if connections[alias].in_atomic_block]
         if aliases and self.is_granted:
             releasing.release_at_transaction_end(aliases, self.release)
         else:

@@ -82,8 +82,9 @@ def add_sink(sink: Sink) -> None:
 def release(item: Release) -> None:
     """Releases; never raises for a lock service that is away. Interrupted, it releases later."""
     held = own_requests.forget(item.id)
-    if any(sink(item) for sink in _State.sinks):
-        return
+    for sink in _State.sinks:
+        if sink(item):
+            return
     try:
         if item.send().status == "unknown" and held is not None:
             free_what_names(held)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from statistics import median
 
 from benchmarks.locks import HANDOFF, PUSH, ROUND_TRIP
-from django_task_locks import hold
+from django_task_locks import epochs, hold
 from django_task_locks.connections import get_lock_manager, get_waiting_lock_manager
 from django_task_locks.locks import LockManager
 
@@ -77,7 +77,7 @@ def _push(
     waiter.start(lambda: manager.client.info("clients")["blocked_clients"] > 0)
     before = round_trip()
     started = time.monotonic_ns()
-    manager.transport.send([("LPUSH", NAME, "")])
+    manager.transport.send([("LPUSH", NAME, "")], epochs.current())
     return before, (waiter.given() - started) / 1000
 
 

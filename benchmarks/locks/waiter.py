@@ -12,7 +12,7 @@ import django
 def main() -> None:
     _, how, name = sys.argv
     django.setup()
-    from django_task_locks import hold
+    from django_task_locks import epochs, hold
     from django_task_locks.connections import get_waiting_lock_manager
 
     transport = get_waiting_lock_manager().transport
@@ -21,7 +21,7 @@ def main() -> None:
             with hold(exclusive=name):
                 given = time.monotonic_ns()
         else:
-            transport.send([("BLPOP", name, "60")])
+            transport.send([("BLPOP", name, "60")], epochs.current())
             given = time.monotonic_ns()
         print(given, flush=True)
 

@@ -1,5 +1,6 @@
 """One connection of redis-py, and the exchange of commands and replies on it."""
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -103,9 +104,10 @@ class SocketChannel(Channel):
         if self._socket is None and not self._connect():
             return super().ask(command)
         try:
-            self._socket.sendall(_pack(command))
+            _write(self._socket, _pack(command))
             self._receive()
-            return self._read()
+            reply = self._reader.gets()
+            return reply if type(reply) is list else self._meant(reply)
         except OSError as error:
             raise _translated(error) from error
 
@@ -113,7 +115,7 @@ class SocketChannel(Channel):
         if self._socket is None and not self._connect():
             return super().ask_all(commands)
         try:
-            self._socket.sendall(_pack_all(commands))
+            _write(self._socket, _pack_all(commands))
             return _replies(self._read, len(commands))
         except OSError as error:
             raise _translated(error) from error
@@ -153,9 +155,13 @@ class SocketChannel(Channel):
         self._reader.feed(data)
 
     def _read(self) -> Any:
-        reader = self._reader
-        while (reply := reader.gets()) is _INCOMPLETE:
+        return self._meant(self._reader.gets())
+
+    def _meant(self, reply: Any) -> Any:
+        """What the reader has given, if it is a whole reply and no error, else what follows."""
+        while reply is _INCOMPLETE:
             self._receive()
+            reply = self._reader.gets()
         if isinstance(reply, RedisError):
             raise reply
         if type(reply) is _Push:
@@ -163,6 +169,19 @@ class SocketChannel(Channel):
             getattr(self.connection._parser, "handle_push_response", _ignore)(reply)
             return self._read()
         return reply
+
+
+def _write(to: Any, data: bytes) -> None:
+    """As `sendall`, which asks the system first whether it can write. Mostly it can: so at once."""
+    if type(to) is not socket.socket:  # but TLS
+        to.sendall(data)
+        return
+    try:
+        written = os.write(to.fileno(), data)
+    except BlockingIOError:
+        written = 0
+    if written < len(data):
+        to.sendall(data[written:])
 
 
 def _is_usual(connection: Any) -> bool:

@@ -1,5 +1,6 @@
 """request and try_request: all or nothing, in order, and safe to repeat."""
 
+import json
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -38,6 +39,23 @@ def states(manager: LockManager, ids: Iterable[str]) -> dict[str, str]:
 def blockers(reply: object) -> list[tuple[str, str, str]]:
     assert isinstance(reply, Blocked)
     return [(blocker.resource, blocker.mode, blocker.id) for blocker in reply.blockers]
+
+
+def test_the_quick_way_writes_the_record_that_the_other_one_writes(
+    manager: LockManager, redis_client: Redis, keys: Keys
+) -> None:
+    # an owner that is not known yet is nobody for the quick way
+    for id, resource in (("a", "r"), ("b", "s")):
+        manager.request(hold(id, resource, shared=[f"{resource}2"], priority=7))
+    slow, quick = (json.loads(redis_client.get(keys.request(id)) or "") for id in "ab")
+    assert int(quick.pop("score")) - int(slow.pop("score")) in (1, 2)  # one takes a token besides
+    assert int(quick.pop("token")) > int(slow.pop("token"))
+    assert 0 <= quick.pop("since") - slow.pop("since") < 60_000
+    assert slow.pop("exclusive") == ["r"]
+    assert quick.pop("exclusive") == ["s"]
+    assert slow.pop("shared") == ["r2"]
+    assert quick.pop("shared") == ["s2"]
+    assert quick == slow
 
 
 class TestModes:

@@ -13,7 +13,7 @@ repeat
   local exclusive, shared = request.exclusive or {}, request.shared or {}
   if #exclusive + #shared > 1700 then break end
 
-  -- copies are as long as they are to be from the start
+  -- a copy has its length from the start: one that grows is copied again and again
   local freed, values, value, is_simple = { unpack(exclusive) }, {}, UNAWAITED .. id, true
   for index = 1, #exclusive do freed[index] = LOCK .. exclusive[index] end
   if freed[1] then
@@ -29,9 +29,7 @@ repeat
 --@include _pass_on
     break
   end
-  freed[#freed + 1] = key
-  freed[#freed + 1] = GRANT .. id
-  redis.call('DEL', unpack(freed))
+  redis.call('DEL', key, GRANT .. id, unpack(freed))
   for index = 1, #shared do redis.pcall('SREM', LOCK .. shared[index], id) end
   redis.pcall('SREM', OWNER .. request.owner, id)
   return { 'released', 0 }

@@ -1,7 +1,7 @@
 -- The usual case of a request, in few commands: it is new, and nothing is in its way. Where it is not
 -- that simple it falls through, and nothing has changed but the counter: each write that a foreign
--- value may hinder comes before those that are certain, and can be undone. No function, since each
--- that uses what is outside of it costs as much as a command.
+-- value may hinder comes before those that are certain, and can be undone. No function, not even one
+-- of _record, which are written out here: to make them costs as much as three commands.
 
 repeat
   if slot ~= '' or due ~= '' or #ARGV > 1700 then break end
@@ -26,15 +26,17 @@ repeat
     number = nil
     break
   end
-  local state, token, score = 'granted', nil, as_text(rank_of(priority, number))
-  if is_hold then state, token = 'held', as_text(number) end
+  local state, token, time = 'granted', nil, redis.call('TIME')
+  if is_hold then state, token = 'held', string.format('%.0f', number) end
+  local score = string.format('%.0f', (100 - priority) * ARRIVALS + number)
   -- as long as it is to be from the start: one that grows is copied again and again
   local keys, value = { unpack(ARGV, 1, 2 + 2 * exclusive_count) }, UNAWAITED .. id
   keys[1] = REQUEST .. id
-  keys[2] = record_of({
-    state = state, score = score, owner = owner, since = now_ms(), token = token, queue = queue,
+  keys[2] = cjson.encode({
+    state = state, score = score, owner = owner, token = token, queue = queue,
+    since = time[1] * 1000 + math.floor(time[2] / 1000),
     lane = not is_hold and lane or nil, label = label ~= '' and label or nil,
-    exclusive = exclusive, shared = shared,
+    exclusive = exclusive[1] and exclusive, shared = shared[1] and shared,
   })
   for index = 1, exclusive_count do
     keys[2 * index + 1] = LOCK .. exclusive[index]

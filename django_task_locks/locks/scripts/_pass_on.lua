@@ -21,10 +21,10 @@ repeat
   redis.pcall('SREM', OWNER .. request.owner, id)
   redis.pcall('ZREM', WAIT_X .. resource, heir)
   redis.pcall('ZREM', WAIT .. resource, heir)
-  waiter.state, waiter.since, waiter.shared = 'held', now_ms(), {}
-  waiter.token = string.format('%.0f', number)
-  local mark = queue[2] and AWAITED or UNAWAITED
-  redis.call('MSET', LOCK .. resource, mark .. heir, REQUEST .. heir, record_of(waiter))
+  local mark, time = queue[2] and AWAITED or UNAWAITED, redis.call('TIME')
+  waiter.state, waiter.token = 'held', string.format('%.0f', number)
+  waiter.since = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.call('MSET', LOCK .. resource, mark .. heir, REQUEST .. heir, cjson.encode(waiter))
   redis.pcall('RPUSH', GRANT .. heir, waiter.token)
   return { 'released', 0, heir }
 until true

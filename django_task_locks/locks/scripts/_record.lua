@@ -14,10 +14,7 @@ local function rank_of(priority, number)
   return (100 - priority) * ARRIVALS + number
 end
 
-local function is_record(value)
-  return type(value) == 'table' and type(value.state) == 'string' and type(value.owner) == 'string'
-    and tonumber(value.score) ~= nil
-end
+--@include _is_record
 
 -- A JSON object, without what is empty (Lua writes no entries as {}).
 local function record_of(request)

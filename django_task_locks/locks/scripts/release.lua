@@ -11,7 +11,7 @@
 
 local id, owner, token = ARGV[1], ARGV[2], ARGV[3]
 
---@include _record
+--@include _is_record
 --@include _free_unawaited
 --@include _base
 --@include _grant

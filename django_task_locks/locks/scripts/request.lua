@@ -27,8 +27,8 @@ local is_hold = lane == ''
 local queue = not is_hold and owner:sub(#QUEUE + 1) or nil
 local number -- of its arrival
 
---@include _record
 --@include _grant_free
+--@include _record
 
 local exclusive, shared = {}, {}
 for index = 1, exclusive_count do exclusive[index] = ARGV[index + 10] end
