@@ -7,7 +7,9 @@ thread.
 """
 
 import atexit
+import fcntl
 import os
+import random
 import shutil
 import signal
 import socket
@@ -23,6 +25,10 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 import psutil
+
+# Below those that Linux (from 32768 on) and others give to connections.
+_PORTS = 20_000, 32_000
+_random = random.SystemRandom()  # which no test seeds
 
 TETHER = Path(__file__).with_name("tether.py")
 
@@ -43,11 +49,29 @@ def make_directory() -> Path:
     return directory
 
 
+_reserved: list[int] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nothing else takes before its server does, or while that is down: not one of
+    those from which connections get theirs, and reserved as long as this process lives from
+    others that look for one.
+    """
+    directory = Path(tempfile.gettempdir(), f"task-locks-ports-{os.geteuid()}")
+    directory.mkdir(exist_ok=True)
+    while True:
+        port = _random.randrange(*_PORTS)
+        reservation = os.open(directory / str(port), os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(reservation, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            os.close(reservation)
+        else:
+            _reserved.append(reservation)
+            return port
 
 
 def wait_until_gone(pids: Sequence[int], timeout: float) -> None:
