@@ -44,6 +44,20 @@ def send_or_warn(task: Task) -> None:
         if isinstance(error, LockServiceUnavailable):
             releasing.postpone(_Late(task.pk))
         # what a foreign value keeps away is tried again by clean-up
+    else:
+        _withdraw_ended([task])
+
+
+def _withdraw_ended(tasks: Sequence[Task]) -> None:
+    """Another look at those that somebody may have canceled, by their key or their group, before
+    their dispatch has returned: a request that is sent after its end waits for nobody.
+    """
+    pks = [task.pk for task in tasks if task.unique_key is not None or task.task_group_id]
+    if not pks:
+        return
+    rows = Task.objects.using(router.db_for_write(Task)).filter(pk__in=pks)
+    for pk in set(pks).difference(rows.incomplete().values_list("pk", flat=True)):
+        releasing.release(releasing.Release(str(pk)))
 
 
 def send_late(id: UUID) -> bool:
@@ -91,6 +105,7 @@ def send_many_or_warn(tasks: Sequence[Task]) -> None:
         for task, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, TaskLocksError):
                 emit("task.not_sent", task=task.pk, name=task.name, error=outcome)
+        _withdraw_ended(batch)
 
 
 def _batches(tasks: Sequence[Task]) -> Iterator[list[Task]]:

@@ -8,7 +8,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import transaction
 
-from django_task_locks import adispatch, cancel_task, dispatch, recovery
+from django_task_locks import adispatch, cancel_task, dispatch, dispatch_many, recovery
 from django_task_locks.exceptions import InvalidTask, UniqueKeyTaken
 from django_task_locks.inserting import key_claim
 from django_task_locks.locks import LockManager
@@ -265,6 +265,24 @@ class TestAtOnce:
         states = list(Task.objects.values_list("state", flat=True))
         assert sorted(states) == [State.CANCELED] * 5 + [State.WAITING]
         left = Task.objects.get(state=State.WAITING)
+        assert locks.known([str(task.pk) for task in Task.objects.all()]) == {str(left.pk)}
+
+    @pytest.mark.parametrize("many", [False, True])
+    def test_what_is_replaced_before_its_request_is_sent_has_none_afterwards(
+        self, locks: LockManager, many: bool
+    ) -> None:
+        with transaction.atomic():
+            # It runs first of all, when the row is there for everybody.
+            transaction.on_commit(
+                lambda: dispatch(tasks.record, unique_key="k", on_conflict="replace")
+            )
+            if many:
+                dispatch_many([{"func": tasks.record, "unique_key": "k"}])
+            else:
+                dispatch(tasks.record, unique_key="k")
+
+        left = Task.objects.get(state=State.WAITING)
+        assert Task.objects.filter(state=State.CANCELED).count() == 1
         assert locks.known([str(task.pk) for task in Task.objects.all()]) == {str(left.pk)}
 
     def test_replace_that_races_the_start_does_one_or_the_other(self, locks: LockManager) -> None:
