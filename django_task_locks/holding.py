@@ -238,7 +238,12 @@ class _Demand:
         """Releases what was granted or waits. Inside a transaction what was held stays so until its
         end.
         """
-        aliases = [alias for alias in connections if connections[alias].in_atomic_block]
+        # A database that this thread has not used may not even have its driver here.
+        aliases = [
+            connection.alias
+            for connection in connections.all(initialized_only=True)
+            if connection.in_atomic_block
+        ]
         if aliases and self.is_granted:
             releasing.release_at_transaction_end(aliases, self.release)
         else:

@@ -105,6 +105,7 @@ def send_many_or_warn(tasks: Sequence[Task]) -> None:
         for task, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, TaskLocksError):
                 emit("task.not_sent", task=task.pk, name=task.name, error=outcome)
+    for batch in _batches(tasks):
         _withdraw_ended(batch)
 
 

@@ -292,15 +292,17 @@ class Task(models.Model):
                 setattr(self, name, value)
         self.announce(sources[0] if len(sources) == 1 else State(old))
 
-    def announce(self, old_state: states.State) -> None:
-        """Sends `task_state_changed` when the present transaction is committed; at once without."""
+    def announce(self, old_state: states.State, new_state: states.State | None = None) -> None:
+        """Sends `task_state_changed`, with the present state unless another is given, when the
+        present transaction is committed; at once without.
+        """
         transaction.on_commit(
             partial(
                 signals.task_state_changed.send_robust,
                 sender=Task,
                 task=self,
                 old_state=old_state,
-                new_state=State(self.state),
+                new_state=new_state or State(self.state),
             ),
             using=router.db_for_write(Task, instance=self),
             robust=True,

@@ -206,7 +206,11 @@ class Executor:
 
     def _start(self, id: UUID, token: int) -> Task | None:
         """The task, now running here; None if it is not to run, with its request taken care of."""
-        return self._begun(id, token, self._loader.start(id, token))
+        loaded = self._loader.start(id, token)
+        if loaded.task is not None and self._loader.is_ours(loaded.task, token):
+            # Whatever the row says by now: who changed it since has told that.
+            loaded.task.announce(State.WAITING, State.RUNNING)
+        return self._begun(id, token, loaded)
 
     def _begun(self, id: UUID, token: int, loaded: Loaded) -> Task | None:
         task = loaded.task
@@ -219,7 +223,6 @@ class Executor:
             raise _ShutOut
         self._number = loaded.epoch
         task.app_lock = self._status
-        task.announce(State.WAITING)
         return task
 
     def _drop(self, id: UUID, token: int, present: Task | None) -> None:

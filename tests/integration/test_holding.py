@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connections, transaction
 
 from django_task_locks import ahold, dispatch, hold
 from django_task_locks.exceptions import (
@@ -433,3 +433,13 @@ def test_each_loop_has_its_connections_and_closes_them(locks: LockManager) -> No
     for _ in range(10):
         run(body)
     assert len(locks.client.client_list()) <= before + 1
+
+
+def test_a_database_whose_driver_is_not_there_keeps_nobody_from_releasing(
+    locks: LockManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    legacy = {**connections.settings["default"], "ENGINE": "no_such_backend"}
+    monkeypatch.setitem(connections.settings, "legacy", legacy)
+    with hold("r"):
+        pass
+    assert locks.inspect_resource("r").holders == ()
