@@ -151,8 +151,10 @@ async def ahold(
         _held.set((*_held.get(), held))
         yield held
     finally:
-        _held.set(demand.others(_held.get()))
-        await _arelease(demand.release)
+        try:
+            await _arelease(demand.release)
+        finally:
+            _held.set(demand.others(_held.get()))
 
 
 class _Demand:

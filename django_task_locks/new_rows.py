@@ -1,9 +1,9 @@
 """New rows, written as Django writes them, without what it does anew for each of them."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -13,6 +13,16 @@ from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLCompiler
 
 from django_task_locks.statements import Parameter, filled
+
+M = TypeVar("M", bound=models.Model)
+
+
+def made(model: type[M], **values: Any) -> M:
+    """As `model(**values)`, of columns; Django takes a third of the time for values in order. Those
+    whose default is made anew for each row must be among them.
+    """
+    row = _lasting_defaults(model) | values
+    return model(*[row[name] for _, name, _ in _columns(model)])
 
 
 def insert(instance: models.Model, alias: str) -> None:
@@ -47,7 +57,7 @@ def insert_many(instances: Sequence[models.Model], alias: str, batch_size: int) 
         instance._state.db, instance._state.adding = alias, False
 
 
-@lru_cache(maxsize=16)
+@cache
 def _columns(model: type[models.Model]) -> list[tuple[Any, str, Any]]:
     """Each field with its attribute and its default, which is what most rows have in most columns:
     a value that equals it is stored as it is.
@@ -57,6 +67,15 @@ def _columns(model: type[models.Model]) -> list[tuple[Any, str, Any]]:
         for field in model._meta.concrete_fields
         if not field.generated
     ]
+
+
+@cache
+def _lasting_defaults(model: type[models.Model]) -> dict[str, Any]:
+    return {
+        name: default
+        for field, name, default in _columns(model)
+        if not (field.has_default() and callable(field.default))
+    }
 
 
 # -- one row ---------------------------------------------------------------------------------------

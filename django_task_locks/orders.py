@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from django_task_locks import moments, payloads, retry_rules
+from django_task_locks import moments, new_rows, payloads, retry_rules
 from django_task_locks.context import current_task
 from django_task_locks.exceptions import InvalidTask
 from django_task_locks.execution import load_function
@@ -89,7 +89,8 @@ class Order:
         self._check_times(name)
         self._check_unique_key(name)
         exclusive, shared = normalized(self.exclusive, self.shared)
-        task = _made(
+        task = new_rows.made(
+            Task,
             id=uuid7(),
             name=name,
             args=list(self.args),
@@ -197,25 +198,6 @@ class Order:
                 f"on_timeout 'defer' of {name} hands an immediate task to a worker: it needs "
                 "immediate=True and deferred=True"
             )
-
-
-def _made(**values: Any) -> Task:
-    """As `Task(**values)`, of columns; Django takes a third of the time for values in order. Those
-    whose default is made anew for each row are among them.
-    """
-    names, defaults = _columns()
-    row = defaults | values
-    return Task(*[row[name] for name in names])  # type: ignore[misc]
-
-
-@cache
-def _columns() -> tuple[list[str], dict[str, Any]]:
-    fields = Task._meta.concrete_fields
-    return [field.attname for field in fields], {
-        field.attname: field.get_default()
-        for field in fields
-        if not (field.has_default() and callable(field.default))
-    }
 
 
 def validated_time_limit(value: Any, name: str) -> float | None:

@@ -17,6 +17,7 @@ from django_task_locks.conf import get_settings
 from django_task_locks.connections import get_lock_manager
 from django_task_locks.events import emit
 from django_task_locks.exceptions import EpochLost, NameInUse
+from django_task_locks.ids import uuid7
 from django_task_locks.locks.keys import QUEUE_OWNER
 from django_task_locks.managers import DatabaseNow, TaskQuerySet
 from django_task_locks.models import AppStatus, Task
@@ -126,8 +127,9 @@ def _has_locks(report: Report) -> bool:
 
 
 def _rebuild() -> None:
+    candidate = f"{default_name()}:{uuid7()}"  # there may be another on this host
     give_up_at = time.monotonic() + 2 * get_settings().ttl
-    while not rebuilding.rebuild_if_wanted(default_name()):
+    while not rebuilding.rebuild_if_wanted(candidate):
         if time.monotonic() > give_up_at:
             raise EpochLost("the locks are being rebuilt by another process, or it has left them")
         time.sleep(_LOOK_AGAIN)

@@ -100,12 +100,12 @@ def send_many_or_warn(tasks: Sequence[Task]) -> None:
             if isinstance(error, LockServiceUnavailable):
                 for task in tasks[sent:]:
                     releasing.postpone(_Late(task.pk))
-            return
+            break
         sent += len(batch)
         for task, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, TaskLocksError):
                 emit("task.not_sent", task=task.pk, name=task.name, error=outcome)
-    for batch in _batches(tasks):
+    for batch in _batches(tasks[:sent]):
         _withdraw_ended(batch)
 
 

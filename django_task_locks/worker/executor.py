@@ -206,11 +206,7 @@ class Executor:
 
     def _start(self, id: UUID, token: int) -> Task | None:
         """The task, now running here; None if it is not to run, with its request taken care of."""
-        loaded = self._loader.start(id, token)
-        if loaded.task is not None and self._loader.is_ours(loaded.task, token):
-            # Whatever the row says by now: who changed it since has told that.
-            loaded.task.announce(State.WAITING, State.RUNNING)
-        return self._begun(id, token, loaded)
+        return self._begun(id, token, self._loader.start(id, token))
 
     def _begun(self, id: UUID, token: int, loaded: Loaded) -> Task | None:
         task = loaded.task

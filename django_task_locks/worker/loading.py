@@ -34,10 +34,15 @@ class Loader:
 
     def start(self, id: UUID, token: int) -> Loaded:
         """Makes the task run by the claim with this token if it waits for it, commits that, and
-        then looks. The row tells whether it runs by this claim (`is_ours`).
+        then looks. The row tells whether it runs by this claim (`is_ours`); if so, receivers of
+        `task_state_changed` are told.
         """
         update = Task.starting(id, self._status, token)
-        return _loaded(self._selection().first_after(update, {"id": id}))
+        loaded = _loaded(self._selection().first_after(update, {"id": id}))
+        if loaded.task is not None and self.is_ours(loaded.task, token):
+            # Whatever the row says by now: who has changed it since tells that.
+            loaded.task.announce(State.WAITING, State.RUNNING)
+        return loaded
 
     def load(self, id: UUID) -> Loaded:
         """Only looks."""

@@ -1,5 +1,6 @@
 """How an executor loads what it has claimed: by one statement, made once, like any other."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ from django.utils import timezone
 
 from django_task_locks.ids import uuid7
 from django_task_locks.models import AppStatus, LockEpoch, State, Task, TaskGroup
+from django_task_locks.signals import task_state_changed
 from django_task_locks.worker.loading import Loader
 from tests.factories import AppStatusFactory, TaskFactory
 
@@ -147,3 +149,48 @@ class TestStart:
     def test_a_worker_declared_missing_is_told(self) -> None:
         loader = Loader(AppStatusFactory.create(declared=True))
         assert not loader.start(TaskFactory.create().pk, 5).is_alive
+
+
+class TestTelling:
+    @pytest.fixture
+    def told(self) -> Iterator[list[tuple[str, str, str]]]:
+        """Of each change of a state: the task's name, the old and the new one."""
+        found: list[tuple[str, str, str]] = []
+
+        def note(task: Task, old_state: State, new_state: State, **kwargs: Any) -> None:
+            found.append((task.name, old_state, new_state))
+
+        task_state_changed.connect(note)
+        yield found
+        task_state_changed.disconnect(note)
+
+    pytestmark = pytest.mark.django_db(transaction=True)
+
+    def test_a_start_is_told_once_with_the_whole_task(
+        self, process: AppStatus, told: list[Any]
+    ) -> None:
+        task, loader = TaskFactory.create(name="a"), Loader(process)
+        loader.start(task.pk, 5)
+        loader.load(task.pk)
+        assert told == [("a", State.WAITING, State.RUNNING)]
+
+    def test_a_start_whose_reply_was_lost_is_told_though_the_task_was_canceled_since(
+        self, process: AppStatus, told: list[Any]
+    ) -> None:
+        task = TaskFactory.create(name="a", running_by=process, lock_token=5)
+        task.request_cancel()
+        Loader(process).start(task.pk, 5)
+        assert told == [
+            ("a", State.RUNNING, State.CANCELING),
+            ("a", State.WAITING, State.RUNNING),
+        ]
+
+    def test_a_start_by_a_worker_that_was_declared_missing_is_told(self, told: list[Any]) -> None:
+        task = TaskFactory.create(name="a")
+        loader = Loader(AppStatusFactory.create(declared=True))
+        assert not loader.start(task.pk, 5).is_alive
+        assert told == [("a", State.WAITING, State.RUNNING)]
+
+    def test_what_does_not_start_is_not_told(self, process: AppStatus, told: list[Any]) -> None:
+        Loader(process).start(TaskFactory.create(state=State.CANCELED).pk, 5)
+        assert told == []

@@ -1,6 +1,5 @@
 """Statements that are made once: they change and find what the ORM's own would."""
 
-import time
 from threading import Event
 from typing import Any
 from uuid import uuid4
@@ -17,6 +16,7 @@ from django_task_locks.statements import Parameter, Selection, Update
 from django_task_locks.states import State
 from tests.factories import AppStatusFactory, TaskFactory
 from tests.integration.transactions import at_once, rolled_back
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -112,6 +112,12 @@ def test_a_name_that_the_model_has_not_is_refused() -> None:
         change({"pk": TaskFactory.create().pk}, nope=1)
 
 
+def somebody_waits_for_a_row() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        return bool(cursor.fetchone()[0])
+
+
 class TestUpdateAndThenSelect:
     """As it is without a transaction around it, when each of them is one of its own."""
 
@@ -153,7 +159,8 @@ class TestUpdateAndThenSelect:
             with transaction.atomic():
                 Task.objects.filter(pk=task.pk).update(attempt=2)
                 has_row.set()
-                time.sleep(0.3)  # by then the other one waits
+                if connection.vendor == "postgresql":  # SQLite has one writer, and tells nobody
+                    wait_until(somebody_waits_for_a_row)
                 Task.objects.filter(pk=other.pk).update(worker_name="after")
 
         def update() -> Any:

@@ -29,7 +29,7 @@ def leftovers(locks: LockManager) -> set[str]:
 
 def assert_nothing_is_left(locks: LockManager) -> None:
     """A state that a test has seen committed is followed by its release, a moment later."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 5
     while (found := leftovers(locks)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert found == set(), found
