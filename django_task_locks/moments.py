@@ -32,9 +32,9 @@ def moment(value: Any, what: str, name: str) -> datetime | None:
     )
 
 
-def in_seconds(seconds: float) -> datetime:
-    """So many seconds from now, as a row stores it."""
-    return timezone.now() + timedelta(seconds=seconds)
+def in_seconds(seconds: float) -> datetime | None:
+    """So many seconds from now, as a row stores it; None for none, which is now for every clock."""
+    return timezone.now() + timedelta(seconds=seconds) if seconds else None
 
 
 def unix(stored: datetime | None) -> float | None:

@@ -238,9 +238,9 @@ class Task(models.Model):
         run_after: datetime | None = None,
     ) -> None:
         """running to waiting: another attempt, after its process was lost, or with the `error` of
-        the last one after `run_after`.
+        the last one, after `run_after` if there is one.
         """
-        changes = {} if run_after is None else {"error": error, "run_after": run_after}
+        changes = {} if error is None else {"error": error, "run_after": run_after}
         self._change(
             [State.RUNNING],
             State.WAITING,

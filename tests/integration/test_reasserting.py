@@ -24,7 +24,6 @@ from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.protocol import Call
 from django_task_locks.locks.requests import Claimant, Grant, Waiting
 from django_task_locks.models import AppStatus, State, Task
-from django_task_locks.moments import in_seconds
 from django_task_locks.presence import Presence
 from django_task_locks.reasserting import OwnHoldings, Watch
 from django_task_locks.recovery import clean_up
@@ -404,7 +403,7 @@ class TestARunningTask:
         scene.lose()
         scene.look()
         scene.locks.before = lambda: scene.task.put_back(
-            token=scene.task.lock_token, run_after=in_seconds(0)
+            token=scene.task.lock_token, error={"message": "no route"}
         )
         scene.look()
         assert locks.registry(scene.worker.owner) == set()

@@ -64,6 +64,19 @@ class TestRow:
         assert found.run_after is not None
         assert found.run_after <= timezone.now() + timedelta(hours=1)
 
+    def test_without_a_delay_it_is_its_turn_at_once(
+        self, locks: LockManager, alive: HandWorker
+    ) -> None:
+        """By every clock: also by that of a Redis that is behind this one."""
+        task = started(alive, run_after=timedelta(), retry_delay=0)
+
+        retrying.put_back(task, FAILED)
+        retrying.hand_back(locks, task, alive.owner)
+
+        found = refreshed(task)
+        assert (found.run_after, info(locks, task).state) == (None, "granted")
+        assert found.error is not None
+
     def test_the_error_is_gone_when_an_attempt_works(
         self, locks: LockManager, alive: HandWorker
     ) -> None:
