@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 # What stands for the epoch before the first one: a deployment in which no process has ever beaten.
 NO_EPOCH = "0:"
 
-# The first character of a lock's value: whether somebody (perhaps) waits for the resource.
-AWAITED, UNAWAITED = "+", "-"
+# The first character of a lock's value: an exclusive holder, and whether somebody (perhaps) waits; or
+# the one shared holder of a resource that nobody waits for.
+AWAITED, UNAWAITED, SOLE = "+", "-", "="
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:/@-]{1,64}")
 
@@ -26,8 +27,10 @@ class Keys:
                                           its end. The score is the priority in the high part and
                                           the arrival in the low 43 bits
     lock:<resource>               STRING  the exclusive holder's id after a mark: "-", or "+" once
-                                          somebody waits; "+" alone where it is free, but waited for
-                                  SET     the shared holders' ids (granted ones included)
+                                          somebody waits; "+" alone where it is free, but waited
+                                          for; "=" before the id of the only shared holder
+                                  SET     the shared holders' ids (granted ones included), once
+                                          there are more or somebody waits
     wait:all:<resource>           ZSET    waiting ids by score
     wait:x:<resource>             ZSET    those of them that wait for exclusive access
     owner:<owner>                 SET     the registry: ids of what this owner holds or waits for;
@@ -179,7 +182,7 @@ class Keys:
             "ENDED": self.ended(""),
             "QUEUE": queue_owner(""),
         }
-        names |= {"AWAITED": AWAITED, "UNAWAITED": UNAWAITED, "NO_EPOCH": NO_EPOCH}
+        names |= {"AWAITED": AWAITED, "UNAWAITED": UNAWAITED, "SOLE": SOLE, "NO_EPOCH": NO_EPOCH}
         return {name: f"'{key}'" for name, key in names.items()}
 
 

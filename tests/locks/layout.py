@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from django_task_locks.locks.keys import AWAITED, Keys
+from django_task_locks.locks.keys import AWAITED, SOLE, Keys
 from tests.locks.model import Model, Request
 from tests.locks.snapshot import Value
 
@@ -91,12 +91,14 @@ def observed(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
 
 
 def without_marks(snapshot: dict[str, Value], keys: Keys) -> dict[str, Value]:
-    """With the bare ids of exclusive holders as the values of their locks."""
-    return {
-        key: value[1:] if key.startswith(keys.lock("")) and isinstance(value, str) else value
-        for key, value in snapshot.items()
-        if value != AWAITED
-    }
+    """With the bare id of an exclusive holder as the value of a lock, or a set of shared ones."""
+
+    def bare(key: str, value: Value) -> Value:
+        if not key.startswith(keys.lock("")) or not isinstance(value, str):
+            return value
+        return {value[1:]} if value[0] == SOLE else value[1:]
+
+    return {key: bare(key, value) for key, value in snapshot.items() if value != AWAITED}
 
 
 def unmarked(snapshot: dict[str, Value], keys: Keys) -> set[str]:

@@ -63,12 +63,25 @@ local function refusal(owner, slot)
   if present and tonumber(present) > tonumber(generation) then return { 'stale_slot', slot } end
 end
 
--- The id of the exclusive holder in a lock's value; nil in a mere mark that somebody waits. Text that
--- is not ours is taken for a holder that nobody knows.
-local function holder_in(value)
-  if value == AWAITED then return nil end
-  local mark = value:sub(1, 1)
-  return (mark == AWAITED or mark == UNAWAITED) and value:sub(2) or value
+-- The id of a lock's only shared holder; nil where its value is anything else.
+local function sole_in(value)
+  return type(value) == 'string' and value:sub(1, 1) == SOLE and value:sub(2) or nil
+end
+
+-- Who holds a resource: "exclusive" or "shared" and a list of ids, of a set of them `most` (all without
+-- it); "" and none where nobody does; "foreign" and none. Text that is not ours is taken for a holder
+-- that nobody knows.
+local function holders_of(resource, most)
+  local value = redis.pcall('GET', LOCK .. resource)
+  if not value or value == AWAITED then return '', {} end
+  if type(value) == 'string' then
+    if sole_in(value) then return 'shared', { sole_in(value) } end
+    local mark = value:sub(1, 1)
+    return 'exclusive', { (mark == AWAITED or mark == UNAWAITED) and value:sub(2) or value }
+  end
+  if foreign(LOCK .. resource, 'set') then return 'foreign', {} end
+  if most then return 'shared', redis.call('SRANDMEMBER', LOCK .. resource, most) end
+  return 'shared', redis.call('SMEMBERS', LOCK .. resource)
 end
 
 -- Whether owner and token, where given, are those of the request.
@@ -117,34 +130,25 @@ local function survey(request, may_revoke, limit)
     end
     if not goes_back[id] then obstacle(resource, mode, id) end
   end
-  -- Returns whether the lock can have no shared holders.
-  local function exclusive_holder(resource)
-    local value = redis.pcall('GET', LOCK .. resource)
-    if type(value) ~= 'table' then
-      local id = value and holder_in(value)
-      if id then holder(resource, 'exclusive', id) end
-      return true
-    end
-    local is_foreign = foreign(LOCK .. resource, 'set')
-    if is_foreign then obstacle(resource, 'foreign', '') end
-    return is_foreign
+  local function holders(resource, harmless)
+    local most = harmless == 'shared' and 0 or not may_revoke and limit or nil
+    local mode, ids = holders_of(resource, most)
+    if mode == 'foreign' then obstacle(resource, mode, '') end
+    if mode == harmless then return end
+    for _, id in ipairs(ids) do holder(resource, mode, id) end
   end
   local function waiter(resource, mode, id, rank)
     if id and id ~= request.id and rank < request.rank then obstacle(resource, mode, id) end
   end
   for _, resource in ipairs(request.exclusive) do
-    if not exclusive_holder(resource) then
-      local members = may_revoke and redis.call('SMEMBERS', LOCK .. resource)
-        or redis.call('SRANDMEMBER', LOCK .. resource, limit)
-      for _, member in ipairs(members) do holder(resource, 'shared', member) end
-    end
+    holders(resource)
     local id, rank = first_waiting(WAIT_X .. resource)
     local first, first_rank = first_waiting(WAIT .. resource)
     waiter(resource, 'exclusive', id, rank)
     if first ~= id then waiter(resource, 'shared', first, first_rank) end
   end
   for _, resource in ipairs(request.shared) do
-    exclusive_holder(resource)
+    holders(resource, 'shared')
     waiter(resource, 'exclusive', first_waiting(WAIT_X .. resource))
   end
   return obstacles, revocable

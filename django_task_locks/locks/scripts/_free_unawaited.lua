@@ -15,22 +15,28 @@ repeat
 
   -- a copy has its length from the start: one that grows is copied again and again
   local freed, values, value, is_simple = { unpack(exclusive) }, {}, UNAWAITED .. id, true
-  for index = 1, #exclusive do freed[index] = LOCK .. exclusive[index] end
-  if freed[1] then
-    values = redis.call('MGET', unpack(freed))
-    for index = 1, #values do is_simple = is_simple and values[index] == value end
-  end
-  if shared[1] then
-    local waits = { unpack(shared) }
-    for index = 1, #shared do waits[index] = WAIT .. shared[index] end
-    is_simple = is_simple and redis.call('EXISTS', unpack(waits)) == 0
+  local count, members = #exclusive, nil
+  for index = 1, count do freed[index] = LOCK .. exclusive[index] end
+  for index = 1, #shared do freed[count + index] = LOCK .. shared[index] end
+  if freed[1] then values = redis.call('MGET', unpack(freed)) end
+  for index = 1, count do is_simple = is_simple and values[index] == value end
+  value = SOLE .. id
+  for index = 1, #shared do
+    if values[count + index] ~= value then
+      members = members or {}
+      members[#members + 1] = freed[count + index]
+      is_simple = is_simple and redis.call('EXISTS', WAIT .. shared[index]) == 0
+      freed[count + index] = key -- which is deleted anyway
+    end
   end
   if not is_simple then
 --@include _pass_on
     break
   end
   redis.call('DEL', key, GRANT .. id, unpack(freed))
-  for index = 1, #shared do redis.pcall('SREM', LOCK .. shared[index], id) end
+  if members then
+    for index = 1, #members do redis.pcall('SREM', members[index], id) end
+  end
   redis.pcall('SREM', OWNER .. request.owner, id)
   return { 'released', 0 }
 until true

@@ -10,14 +10,22 @@ end
 
 -- Where somebody waits for a resource, its lock tells: it is a set, or its value begins with
 -- AWAITED, or is AWAITED alone where nobody holds it. So a lock that is not there, or has an
--- UNAWAITED holder, needs no look at the queue. (It may tell so when the waiters have left.)
+-- UNAWAITED or SOLE holder, needs no look at the queue. (It may tell so when the waiters have left.)
 
 local function is_awaited(resource) return redis.call('EXISTS', WAIT .. resource) == 1 end
+
+-- The only shared holder of a resource becomes one of perhaps several.
+local function make_set(resource, holder)
+  redis.call('DEL', LOCK .. resource)
+  redis.call('SADD', LOCK .. resource, holder)
+end
 
 local function mark_awaited(resource)
   local value = redis.pcall('GET', LOCK .. resource)
   if not value then
     redis.call('SET', LOCK .. resource, AWAITED)
+  elseif sole_in(value) then
+    make_set(resource, sole_in(value))
   elseif type(value) == 'string' and value:sub(1, 1) == UNAWAITED then
     redis.call('SET', LOCK .. resource, AWAITED .. value:sub(2))
   end
@@ -43,7 +51,9 @@ local function take(request)
   end
   chunked(pairs_to_set, function(...) redis.call('MSET', ...) end)
   for _, resource in ipairs(request.shared) do
-    if redis.pcall('GET', LOCK .. resource) == AWAITED then redis.call('DEL', LOCK .. resource) end
+    local value = redis.pcall('GET', LOCK .. resource)
+    if value == AWAITED then redis.call('DEL', LOCK .. resource) end
+    if sole_in(value) then make_set(resource, sole_in(value)) end
     redis.call('SADD', LOCK .. resource, request.id)
   end
 end
@@ -69,7 +79,9 @@ local function give_back(request)
   chunked(free, function(...) redis.call('DEL', ...) end)
   chunked(marks, function(...) redis.call('MSET', ...) end)
   for _, resource in ipairs(request.shared) do
-    if redis.pcall('SREM', LOCK .. resource, request.id) == 1 and is_awaited(resource) then
+    if redis.pcall('GET', LOCK .. resource) == SOLE .. request.id then
+      redis.call('DEL', LOCK .. resource)
+    elseif redis.pcall('SREM', LOCK .. resource, request.id) == 1 and is_awaited(resource) then
       if redis.call('SET', LOCK .. resource, AWAITED, 'NX') then awaited[#awaited + 1] = resource end
     end
   end
@@ -134,8 +146,8 @@ local function is_grantable(request)
     if first_waiting(WAIT .. resource) ~= request.id then return false end
   end
   for _, resource in ipairs(request.shared) do
-    local value = redis.pcall('GET', LOCK .. resource)
-    if value and value ~= AWAITED and foreign(LOCK .. resource, 'set') then return false end
+    local mode = holders_of(resource, 0)
+    if mode == 'exclusive' or mode == 'foreign' then return false end
     local _, rank = first_waiting(WAIT_X .. resource)
     if rank and rank < request.rank then return false end
   end

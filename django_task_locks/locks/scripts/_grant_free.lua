@@ -14,11 +14,15 @@ repeat
   if known ~= ttl_or_lane then break end
 
   local exclusive = { unpack(ARGV, 11, 10 + exclusive_count) }
-  local shared = { unpack(ARGV, 11 + exclusive_count) }
+  local shared, are_sole, names = { unpack(ARGV, 11 + exclusive_count) }, true, nil
   if shared[1] then
-    local waits = { unpack(shared) }
-    for index = 1, #shared do waits[index] = WAIT_X .. shared[index] end
-    if redis.call('EXISTS', unpack(waits)) > 0 then break end
+    names = { unpack(shared) }
+    for index = 1, #shared do names[index] = LOCK .. shared[index] end
+    are_sole = redis.call('EXISTS', unpack(names)) == 0
+    if not are_sole then -- there may be others, and somebody who waits for their end
+      for index = 1, #shared do names[index] = WAIT_X .. shared[index] end
+      if redis.call('EXISTS', unpack(names)) > 0 then break end
+    end
   end
 
   number = redis.pcall('INCR', SEQ)
@@ -30,7 +34,8 @@ repeat
   if is_hold then state, token = 'held', string.format('%.0f', number) end
   local score = string.format('%.0f', (100 - priority) * ARRIVALS + number)
   -- as long as it is to be from the start: one that grows is copied again and again
-  local keys, value = { unpack(ARGV, 1, 2 + 2 * exclusive_count) }, UNAWAITED .. id
+  local count = are_sole and exclusive_count + #shared or exclusive_count
+  local keys, value = { unpack(ARGV, 1, 2 + 2 * count) }, UNAWAITED .. id
   keys[1] = REQUEST .. id
   keys[2] = cjson.encode({
     state = state, score = score, owner = owner, token = token, queue = queue,
@@ -42,11 +47,20 @@ repeat
     keys[2 * index + 1] = LOCK .. exclusive[index]
     keys[2 * index + 2] = value
   end
+  if are_sole then
+    value = SOLE .. id
+    for index = 1, #shared do
+      keys[2 * (exclusive_count + index) + 1] = names[index]
+      keys[2 * (exclusive_count + index) + 2] = value
+    end
+  end
   if redis.call('MSETNX', unpack(keys)) == 0 then break end -- it is known, or a lock is taken
   local is_done = type(redis.pcall('SADD', OWNER .. owner, id)) == 'number'
-  for index = 1, #shared do
-    -- an error is an exclusive holder, a mark that somebody waits, or something foreign
-    is_done = is_done and type(redis.pcall('SADD', LOCK .. shared[index], id)) == 'number'
+  if not are_sole then
+    for index = 1, #shared do
+      -- an error is a single holder, a mark that somebody waits, or something foreign
+      is_done = is_done and type(redis.pcall('SADD', LOCK .. shared[index], id)) == 'number'
+    end
   end
   if is_done and not is_hold then
     is_done = type(redis.pcall('ZADD', READY .. lane, score, id)) == 'number'

@@ -15,18 +15,10 @@ local resource, most = ARGV[1], tonumber(ARGV[2])
 local lock, wait, wait_x = LOCK .. resource, WAIT .. resource, WAIT_X .. resource
 local bad = foreign(wait, 'zset') or foreign(wait_x, 'zset')
 if bad then return { 'foreign', bad } end
-local type = redis.call('TYPE', lock).ok
-local modes = { none = '', string = 'exclusive', set = 'shared' }
-local mode = modes[type]
-if not mode then return { 'foreign', lock } end
-local holders, count = {}, 0
-if type == 'string' then
-  holders = { holder_in(redis.call('GET', lock)) }
-  count = #holders
-  if count == 0 then mode = '' end
-elseif type == 'set' then
-  holders, count = redis.call('SRANDMEMBER', lock, most), redis.call('SCARD', lock)
-end
+local mode, holders = holders_of(resource, most)
+if mode == 'foreign' then return { 'foreign', lock } end
+local count = redis.pcall('SCARD', lock)
+if type(count) ~= 'number' then count = #holders end
 local exclusive_waiters = redis.call('ZCARD', wait_x)
 local values = { mode, count, exclusive_waiters, redis.call('ZCARD', wait) - exclusive_waiters }
 local function add(kind, its_mode, id)

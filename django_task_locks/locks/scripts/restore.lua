@@ -74,22 +74,15 @@ if bad then return { 'foreign', bad } end
 -- Who has what this request is to hold: {id, its request or nil, resource}.
 local function others()
   local found = {}
-  local function add(resource, other) found[#found + 1] = { other, read(other), resource } end
-  local function exclusive_holder(resource)
-    local value = redis.pcall('GET', LOCK .. resource)
-    if type(value) == 'table' then return false end
-    local other = value and holder_in(value)
-    if other and other ~= id then add(resource, other) end
-    return true
-  end
-  for _, resource in ipairs(request.exclusive) do
-    if not exclusive_holder(resource) then
-      for _, other in ipairs(redis.call('SMEMBERS', LOCK .. resource)) do
-        if other ~= id then add(resource, other) end
-      end
+  local function add(resource, harmless)
+    local mode, ids = holders_of(resource)
+    if mode == harmless then return end
+    for _, other in ipairs(ids) do
+      if other ~= id then found[#found + 1] = { other, read(other), resource } end
     end
   end
-  for _, resource in ipairs(request.shared) do exclusive_holder(resource) end
+  for _, resource in ipairs(request.exclusive) do add(resource) end
+  for _, resource in ipairs(request.shared) do add(resource, 'shared') end
   return found
 end
 

@@ -29,14 +29,8 @@ local function look_for_request(resource, kind, id)
   if redis.call('EXISTS', REQUEST .. id) == 0 then report(resource, kind, id) end
 end
 local function look_at_lock(resource)
-  local value = redis.pcall('GET', LOCK .. resource)
-  if type(value) == 'string' and holder_in(value) then
-    look_for_request(resource, 'holder', holder_in(value))
-  elseif type(value) == 'table' and not foreign(LOCK .. resource, 'set') then
-    for _, id in ipairs(redis.call('SMEMBERS', LOCK .. resource)) do
-      look_for_request(resource, 'holder', id)
-    end
-  end
+  local _, holders = holders_of(resource)
+  for _, id in ipairs(holders) do look_for_request(resource, 'holder', id) end
   -- Whoever is first keeps all others waiting.
   if not foreign(WAIT .. resource, 'zset') then
     for _, id in ipairs(redis.call('ZRANGE', WAIT .. resource, 0, 0)) do

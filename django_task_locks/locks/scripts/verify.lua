@@ -21,11 +21,12 @@ local function has_locks(request)
   for index, resource in ipairs(request.exclusive) do names[index] = LOCK .. resource end
   chunked(names, function(...)
     for _, value in ipairs(redis.call('MGET', ...)) do
-      has_all = has_all and value and holder_in(value) == request.id
+      has_all = has_all and (value == UNAWAITED .. request.id or value == AWAITED .. request.id)
     end
   end)
   for _, resource in ipairs(request.shared) do
-    has_all = has_all and redis.pcall('SISMEMBER', LOCK .. resource, request.id) == 1
+    has_all = has_all and (redis.pcall('GET', LOCK .. resource) == SOLE .. request.id
+      or redis.pcall('SISMEMBER', LOCK .. resource, request.id) == 1)
   end
   return has_all
 end
