@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 # What stands for the epoch before the first one: a deployment in which no process has ever beaten.
 NO_EPOCH = "0:"
 
-# The first character of a lock's value: an exclusive holder, and whether somebody (perhaps) waits; or
-# the one shared holder of a resource that nobody waits for.
+# The first character of a lock's value: an exclusive holder, and whether somebody (perhaps) waits;
+# or the one shared holder of a resource that nobody waits for.
 AWAITED, UNAWAITED, SOLE = "+", "-", "="
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:/@-]{1,64}")

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from django_task_locks.exceptions import InvalidResource, InvalidTask
 from django_task_locks.locks.keys import QUEUE_OWNER, queue_owner
@@ -91,6 +92,9 @@ class Lane:
         return cls(**json.loads(description))
 
 
+_DEFAULT_LANE = Lane()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
     """A process as the lock manager knows it: who holds a request from its grant on."""
@@ -108,8 +112,18 @@ class Claimant:
             raise ValueError(f"slot {self.slot!r}: number.generation is accepted, as in 0.1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockRequest:
+class _Demand(NamedTuple):
+    id: str
+    exclusive: tuple[str, ...]
+    shared: tuple[str, ...]
+    priority: int
+    lane: Lane
+    claimant: Claimant | None
+    label: str
+    run_after: float | None
+
+
+class LockRequest(_Demand):
     """One demand for all its resources at once.
 
     id          the task's id; the same id is the same request, however often it is sent
@@ -122,38 +136,42 @@ class LockRequest:
                 in any queue; None for at once
     """
 
-    id: str
-    exclusive: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
-    priority: int = 0
-    lane: Lane = Lane()
-    claimant: Claimant | None = None
-    label: str = ""
-    run_after: float | None = None
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if not self.id:
+    def __new__(
+        cls,
+        *,
+        id: str,
+        exclusive: tuple[Any, ...] = (),
+        shared: tuple[Any, ...] = (),
+        priority: int = 0,
+        lane: Lane = _DEFAULT_LANE,
+        claimant: Claimant | None = None,
+        label: str = "",
+        run_after: float | None = None,
+    ) -> "LockRequest":
+        if not id:
             raise InvalidResource("request id '': the task's id is accepted")
-        validated_priority(self.priority)
-        if self.label:
-            validated_label(self.label)
-        if self.run_after is not None:
-            self._check_run_after(self.run_after)
-        exclusive, shared = normalized(self.exclusive, self.shared)
-        if exclusive is not self.exclusive:
-            object.__setattr__(self, "exclusive", exclusive)
-        if shared is not self.shared:
-            object.__setattr__(self, "shared", shared)
-
-    def _check_run_after(self, moment: float) -> None:
-        if self.claimant is not None:
-            raise InvalidTask(f"run_after {moment!r}: a process takes its locks at once: None")
-        if not 0 <= moment < _END_OF_TIME:
-            raise InvalidTask(f"run_after {moment!r}: a Unix time from 0 to the year 9999, or None")
+        validated_priority(priority)
+        if label:
+            validated_label(label)
+        if run_after is not None:
+            _check_run_after(run_after, claimant)
+        exclusive, shared = normalized(exclusive, shared)
+        # by itself, without the function that a NamedTuple has in between
+        values = (id, exclusive, shared, priority, lane, claimant, label, run_after)
+        return tuple.__new__(cls, values)
 
     @property
     def owner(self) -> str:
         return self.claimant.owner if self.claimant else queue_owner(self.lane.queue)
+
+
+def _check_run_after(moment: float, claimant: Claimant | None) -> None:
+    if claimant is not None:
+        raise InvalidTask(f"run_after {moment!r}: a process takes its locks at once: None")
+    if not 0 <= moment < _END_OF_TIME:
+        raise InvalidTask(f"run_after {moment!r}: a Unix time from 0 to the year 9999, or None")
 
 
 @dataclass(frozen=True, slots=True)

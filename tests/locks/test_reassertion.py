@@ -67,7 +67,7 @@ def run(manager: LockManager, request: LockRequest, by: Claimant = WORKER) -> Kn
     manager.request(request)
     claimed = Executor(manager, by).take()
     assert claimed.id == request.id
-    return Known(replace(request, claimant=by), request.lane, claimed.token, TODAY)
+    return Known(request._replace(claimant=by), request.lane, claimed.token, TODAY)
 
 
 def take(manager: LockManager, request: LockRequest) -> Known:
@@ -95,6 +95,16 @@ class TestLooking:
         self, reassertion: Reassertion, running: Known, holding: Known
     ) -> None:
         assert missing(reassertion, running, holding) == set()
+
+    def test_a_lock_shared_with_nobody_is_whole_lost_and_restored(
+        self, reassertion: Reassertion, manager: LockManager, holding: Known, keys: Keys
+    ) -> None:
+        """It is a plain value, where one shared with others is a set."""
+        assert missing(reassertion, holding) == set()
+        manager.client.delete(keys.lock("s"))
+        assert missing(reassertion, holding) == {"h"}
+        assert reassertion.restore([holding], FAR_AWAY) == RESTORED
+        assert missing(reassertion, holding) == set()
 
     @pytest.mark.parametrize("lost", TASK_KEYS)
     def test_whatever_a_task_has_lost_is_seen(

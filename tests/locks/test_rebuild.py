@@ -12,7 +12,7 @@ from django_task_locks.exceptions import EpochLost, ForeignValue
 from django_task_locks.locks import LockManager, LockRequest
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.rebuild import Epoch, Known, Rebuild, arrival
-from django_task_locks.locks.requests import Claimed, Ended, Grant, Idle, Lane, Waiting
+from django_task_locks.locks.requests import Claimant, Claimed, Ended, Grant, Idle, Lane, Waiting
 from django_task_locks.locks.transport import OwnConnections
 from tests.locks.conftest import PREFIX
 from tests.locks.scene import OPERATIONS, prepare
@@ -25,10 +25,10 @@ SECOND = Epoch(2)
 TODAY = 1_790_000_000_000
 
 
-def running(request: LockRequest, token: int, by: object = WORKER) -> Known:
+def running(request: LockRequest, token: int, by: Claimant = WORKER) -> Known:
     """A task whose row says that this executor runs it."""
     assert request.claimant is None
-    return Known(replace(request, claimant=by), request.lane, token, arrival(TODAY))  # type: ignore[arg-type]
+    return Known(request._replace(claimant=by), request.lane, token, arrival(TODAY))
 
 
 def waiting(request: LockRequest, number: int = 0) -> Known:

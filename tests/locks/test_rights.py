@@ -1,7 +1,6 @@
 """A server with users: the rights that a lock manager needs are known, and suffice."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def rebuild(client: Redis, prefix: str) -> None:
     keeper, epoch = Rebuild(LockManager(client, prefix)), Epoch(1)
     assert keeper.look().server
     assert keeper.begin(epoch)
-    held = Known(replace(task("a", "r", shared=["s"]), claimant=WORKER), Lane(), 1, 1)
+    held = Known(task("a", "r", shared=["s"])._replace(claimant=WORKER), Lane(), 1, 1)
     assert keeper.restore(epoch, [held, Known(task("b", "r"), Lane(), None, 2)]) == []
     assert keeper.sweep(epoch, [WORKER.owner]) == 0
     keeper.open(epoch)
