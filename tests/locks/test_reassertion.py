@@ -15,7 +15,7 @@ from django_task_locks.exceptions import (
     TaskLocksError,
 )
 from django_task_locks.locks import LockManager, LockRequest
-from django_task_locks.locks.keys import Keys
+from django_task_locks.locks.keys import SOLE, Keys
 from django_task_locks.locks.reassertion import Reassertion
 from django_task_locks.locks.rebuild import Epoch, Known, Rebuild, arrival
 from django_task_locks.locks.requests import Claimant, Grant, Idle, Restored, Waiting
@@ -97,14 +97,18 @@ class TestLooking:
         assert missing(reassertion, running, holding) == set()
 
     def test_a_lock_shared_with_nobody_is_whole_lost_and_restored(
-        self, reassertion: Reassertion, manager: LockManager, holding: Known, keys: Keys
+        self, reassertion: Reassertion, manager: LockManager, redis_client: Redis, keys: Keys
     ) -> None:
         """It is a plain value, where one shared with others is a set."""
-        assert missing(reassertion, holding) == set()
-        manager.client.delete(keys.lock("s"))
-        assert missing(reassertion, holding) == {"h"}
-        assert reassertion.restore([holding], FAR_AWAY) == RESTORED
-        assert missing(reassertion, holding) == set()
+        take(manager, hold("before", "x"))
+        alone = take(manager, hold("h", "y", shared=["s"]))
+        assert redis_client.get(keys.lock("s")) == f"{SOLE}h".encode()
+
+        assert missing(reassertion, alone) == set()
+        redis_client.delete(keys.lock("s"))
+        assert missing(reassertion, alone) == {"h"}
+        assert reassertion.restore([alone], FAR_AWAY) == RESTORED
+        assert missing(reassertion, alone) == set()
 
     @pytest.mark.parametrize("lost", TASK_KEYS)
     def test_whatever_a_task_has_lost_is_seen(
