@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -78,6 +79,12 @@ def _lasting_defaults(model: type[models.Model]) -> dict[str, Any]:
     }
 
 
+def _values(field: Any, instances: Sequence[models.Model]) -> list[Any]:
+    if type(field).pre_save is models.Field.pre_save:  # as most, which give what is there
+        return list(map(attrgetter(field.attname), instances))
+    return [field.pre_save(instance, True) for instance in instances]
+
+
 # -- one row ---------------------------------------------------------------------------------------
 
 
@@ -146,7 +153,7 @@ def _rows(
     model, quoted = type(instances[0]), connection.ops.quote_name
     constants, arrays = [], []
     for field, _, default in _columns(model):
-        values = [field.pre_save(instance, True) for instance in instances]
+        values = _values(field, instances)
         kind = field.db_type(connection).partition("(")[0]  # text that is too long is not cut
         if values.count(default) < len(values):
             prepared = [field.get_db_prep_save(value, connection) for value in values]

@@ -125,7 +125,7 @@ class Order:
         if not isinstance(self.kwargs, Mapping | None):
             raise InvalidTask(f"kwargs {self.kwargs!r} of {name}: a dict or None is accepted")
         for what, value in (("args", list(self.args)), ("kwargs", dict(self.kwargs or {}))):
-            if problem := payloads.problem(value):
+            if value and (problem := payloads.problem(value)):
                 raise InvalidTask(
                     f"{what} {value!r} of {name}: {problem}; values that JSON can hold are accepted"
                 )

@@ -94,7 +94,7 @@ def send_many_or_warn(tasks: Sequence[Task]) -> None:
     sent = 0
     for batch in _batches(tasks):
         try:
-            outcomes = get_lock_manager().request_many([lock_request(task) for task in batch])
+            outcomes = get_lock_manager().request_many(map(lock_request, batch))
         except TaskLocksError as error:
             emit("tasks.not_sent", count=len(tasks) - sent, first=batch[0].pk, error=error)
             if isinstance(error, LockServiceUnavailable):

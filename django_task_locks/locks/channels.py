@@ -2,9 +2,10 @@
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
+from itertools import islice
 from typing import Any, TypeVar
 
 from redis.connection import AbstractConnection, DefaultParser
@@ -32,6 +33,7 @@ except ImportError:
     hiredis = _pack = _Push = None
 
 _READ_SIZE = 1 << 16
+_PART = 25  # commands that are written at once
 _INCOMPLETE: Any = object()
 
 
@@ -54,10 +56,11 @@ class Channel:
         self._send([_pack(command)] if hiredis else self.connection.pack_command(*command))
         return self.connection.read_response()
 
-    def ask_all(self, commands: Sequence[Command]) -> list[Any]:
+    def ask_all(self, commands: Iterable[Command]) -> list[Any]:
         """The replies to commands that go together. If there are errors among them, the first is
         raised when all have been read.
         """
+        commands = list(commands)
         self._send([_pack_all(commands)] if hiredis else self.connection.pack_commands(commands))
         return _replies(self.connection.read_response, len(commands))
 
@@ -111,12 +114,11 @@ class SocketChannel(Channel):
         except OSError as error:
             raise _translated(error) from error
 
-    def ask_all(self, commands: Sequence[Command]) -> list[Any]:
+    def ask_all(self, commands: Iterable[Command]) -> list[Any]:
         if self._socket is None and not self._connect():
             return super().ask_all(commands)
         try:
-            _write(self._socket, _pack_all(commands))
-            return _replies(self._read, len(commands))
+            return _replies(self._read, self._write_all(iter(commands)))
         except OSError as error:
             raise _translated(error) from error
 
@@ -147,6 +149,14 @@ class SocketChannel(Channel):
         )
         self._socket = connection._sock
         return True
+
+    def _write_all(self, commands: Iterator[Command]) -> int:
+        """Returns how many they are. While the server works at some, the next ones are made."""
+        count = 0
+        while part := list(islice(commands, _PART)):
+            _write(self._socket, _pack_all(part))
+            count += len(part)
+        return count
 
     def _receive(self) -> None:
         data = self._socket.recv(_READ_SIZE)

@@ -12,6 +12,7 @@ from django_task_locks.locks import commands, failures, protocol, scripts
 from django_task_locks.locks.commands import Commands
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Call, EpochSource
+from django_task_locks.locks.remembered import Remembered
 from django_task_locks.locks.requests import (
     Blocked,
     Claimant,
@@ -88,12 +89,12 @@ class LockManager:
         return self._run(protocol.request(request))
 
     def request_many(
-        self, requests: Sequence[LockRequest]
+        self, requests: Iterable[LockRequest]
     ) -> list[Grant | Waiting | Due | TaskLocksError]:
         """`request` for each of them, in this order and in one round trip. What is raised there for
         one of them alone stands in its place.
         """
-        return self.run_many([protocol.request(request) for request in requests])
+        return self.run_many(map(protocol.request, requests))
 
     def try_request(self, request: LockRequest) -> Grant | Waiting | Due | Blocked:
         """Grants all resources of the request now, or leaves nothing of it and names the blockers.
@@ -305,19 +306,22 @@ class LockManager:
             ended = Ended(ended.status, ended.granted + last.granted)
         return ended
 
-    def run_many(self, calls: Sequence[Call[R]]) -> list[R | TaskLocksError]:
+    def run_many(self, calls: Iterable[Call[R]]) -> list[R | TaskLocksError]:
         """Calls of one script, in this order and in one round trip. What is raised there for one of
-        them alone stands in its place.
+        them alone stands in its place. Where they are given by an iterator, the server is at work
+        while it makes them.
         """
-        if not calls:
+        calls = Remembered(calls)
+        name = next((call.script for call in calls), None)
+        if name is None:
             return []
         epoch = self._epoch.value() if self._epoch else ""
-        script, arguments = self.scripts[calls[0].script], [call.arguments for call in calls]
+        arguments = (call.arguments for call in calls)
         try:
             try:
-                replies = self.transport.run_many(script, arguments, epoch)
+                replies = self.transport.run_many(self.scripts[name], arguments, epoch)
             except failures.ERRORS as error:
-                self._refuse(error, calls[0].script)
+                self._refuse(error, name)
             return protocol.read_outcomes(calls, replies)
         except EpochLost:
             if self._epoch is None or not self._epoch.is_out_of_date(epoch):

@@ -80,7 +80,7 @@ def read_reply(call: Call[R], reply: Sequence[Any]) -> R:
 
 
 def read_outcomes(
-    calls: Sequence[Call[R]], replies: Sequence[Sequence[Any]]
+    calls: Iterable[Call[R]], replies: Sequence[Sequence[Any]]
 ) -> list[R | TaskLocksError]:
     """As `read_reply` for each, with what it raises in its place; but EpochLost, which concerns all
     of them, is raised.

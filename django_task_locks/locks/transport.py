@@ -4,7 +4,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from threading import Lock
@@ -22,6 +22,7 @@ from django_task_locks.locks.channels import Channel, Command, SocketChannel
 from django_task_locks.locks.failures import OtherServer
 from django_task_locks.locks.keys import Keys
 from django_task_locks.locks.protocol import Argument
+from django_task_locks.locks.remembered import Remembered
 
 T = TypeVar("T")
 
@@ -96,19 +97,22 @@ class Transport(ABC):
         """The reply of a script, for a caller who takes this to be the epoch."""
 
     def run_many(
-        self, script: Script, arguments: Sequence[Sequence[Argument]], epoch: str = ""
+        self, script: Script, arguments: Iterable[Sequence[Argument]], epoch: str = ""
     ) -> list[Any]:
-        """As `run` for each of them, in one round trip."""
-        commands = [script.by_digest(each, epoch) for each in arguments]
+        """As `run` for each of them, of which there is at least one, in one round trip."""
+        arguments = Remembered(arguments)
+        commands = Remembered(script.by_digest(each, epoch) for each in arguments)
         try:
             return self.send(commands, epoch)
         except NoScriptError:
-            self.run(script, arguments[0], epoch)  # which brings the script along
+            self.run(script, next(iter(arguments)), epoch)  # which brings the script along
             return self.send(commands, epoch)
 
     @abstractmethod
-    def send(self, commands: Sequence[Command], epoch: str = "") -> list[Any]:
-        """The replies of commands that go together in one round trip."""
+    def send(self, commands: Iterable[Command], epoch: str = "") -> list[Any]:
+        """The replies of commands that go together in one round trip. They may be iterated more
+        than once.
+        """
 
     @abstractmethod
     def drop_connections(self) -> None:
@@ -123,7 +127,7 @@ def _ask(channel: Channel, command: Command) -> Any:
     return channel.ask(command)
 
 
-def _ask_all(channel: Channel, commands: Sequence[Command]) -> list[Any]:
+def _ask_all(channel: Channel, commands: Iterable[Command]) -> list[Any]:
     return channel.ask_all(commands)
 
 
@@ -148,7 +152,7 @@ class _SingleConnections(Transport):
         except NoScriptError:
             return self._call(_ask, script.by_source(arguments, epoch), epoch)
 
-    def send(self, commands: Sequence[Command], epoch: str = "") -> list[Any]:
+    def send(self, commands: Iterable[Command], epoch: str = "") -> list[Any]:
         return self._call(_ask_all, commands, epoch)
 
     def _call(self, exchange: Callable[[Channel, Any], T], what: Any, epoch: str) -> T:
@@ -268,7 +272,8 @@ class ClusterTransport(Transport):
         except NoScriptError:
             return self.client.execute_command(*script.by_source(arguments, epoch))
 
-    def send(self, commands: Sequence[Command], epoch: str = "") -> list[Any]:
+    def send(self, commands: Iterable[Command], epoch: str = "") -> list[Any]:
+        commands = list(commands)
         if len(commands) == 1:
             return [self.client.execute_command(*commands[0])]
         pipeline = self.client.pipeline(transaction=False)
