@@ -55,7 +55,7 @@ def resolved(func: Any) -> tuple[str, Callable[..., Any]]:
     return name, func
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen it would take three times as long to make
 class Order:
     """The arguments of a dispatch; `task` checks them all and writes nothing."""
 

@@ -16,7 +16,7 @@ from django_task_locks.orders import lock_request
 from django_task_locks.states import State
 
 # of one round trip
-_MOST_REQUESTS = 200
+_MOST_REQUESTS = 1_000
 _MOST_RESOURCES = 2_000
 
 
@@ -110,7 +110,7 @@ def send_many_or_warn(tasks: Sequence[Task]) -> None:
 
 
 def _batches(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """As many as keep the server for a few milliseconds."""
+    """As many as keep the server for about ten milliseconds."""
     batch: list[Task] = []
     size = 0
     for task in tasks:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models import F, Value
-from django.db.models.signals import post_save, pre_save
+from django.db.models.signals import ModelSignal, post_init, post_save, pre_init, pre_save
 from django.db.models.sql import InsertQuery
 from django.test.utils import CaptureQueriesContext
 
@@ -131,6 +131,37 @@ def test_an_error_in_a_transaction_marks_it_for_rollback() -> None:
             insert(TaskFactory.build(key_claim="taken"))
         assert connection.needs_rollback
         transaction.set_rollback(True)
+
+
+class TestMade:
+    VALUES: ClassVar[dict[str, Any]] = {
+        name: value
+        for name, value in TaskFactory.build(args=[7], priority=3).__dict__.items()
+        if name != "_state"
+    }
+
+    def test_an_instance_is_what_django_makes(self) -> None:
+        ours, theirs = new_rows.made(Task, **self.VALUES), Task(**self.VALUES)
+        for task in (ours, theirs):
+            task.parent_task_id = UUID(int=7)
+        states = ours.__dict__.pop("_state"), theirs.__dict__.pop("_state")
+        assert ours.__dict__ == theirs.__dict__
+        assert type(ours) is Task
+        assert states[0].__dict__ == states[1].__dict__
+
+    @pytest.mark.parametrize("signal", [pre_init, post_init])
+    def test_who_listens_hears_of_it(self, signal: ModelSignal) -> None:
+        heard = []
+
+        def hear(sender: object, **kwargs: object) -> None:
+            heard.append(sender)
+
+        signal.connect(hear, sender=Task)
+        try:
+            new_rows.made(Task, **self.VALUES)
+        finally:
+            signal.disconnect(hear, sender=Task)
+        assert heard == [Task]
 
 
 class TestOne:
