@@ -8,6 +8,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from django_task_locks.exceptions import InvalidTask
+from django_task_locks.locks.requests import END_OF_TIME
 
 
 def moment(value: Any, what: str, name: str) -> datetime | None:
@@ -22,7 +23,8 @@ def moment(value: Any, what: str, name: str) -> datetime | None:
         if isinstance(value, timedelta) and value >= timedelta():
             return in_seconds(value.total_seconds())
         if isinstance(value, datetime) and timezone.is_aware(value):
-            value.timestamp()
+            if value.timestamp() >= END_OF_TIME:
+                raise OverflowError
             return value if settings.USE_TZ else timezone.make_naive(value)
     except OverflowError:
         pass

@@ -158,6 +158,9 @@ def _compiled(
 
 # -- many rows, on PostgreSQL ----------------------------------------------------------------------
 
+# What is equal may be stored in different ways: 1 and true, an hour that comes twice.
+_AMBIGUOUS = (models.JSONField, models.DateTimeField)
+
 
 def _rows(
     instances: Sequence[models.Model], connection: BaseDatabaseWrapper
@@ -170,8 +173,7 @@ def _rows(
     for field, _, default in _columns(model):
         values = _values(field, instances)
         kind = field.db_type(connection).partition("(")[0]  # text that is too long is not cut
-        # in JSON, unlike in a column of one type, what is equal may be stored in different ways
-        common = default if isinstance(field, models.JSONField) else values[0]
+        common = default if isinstance(field, _AMBIGUOUS) else values[0]
         if field.primary_key or values.count(common) < len(values):
             prepared = [field.get_db_prep_save(value, connection) for value in values]
             arrays.append((quoted(field.column), f"(%s)::{kind}[]", prepared))

@@ -91,8 +91,9 @@ class _Late:
 
 def send_many_or_warn(tasks: Sequence[Task]) -> None:
     """As `send_or_warn` for each of them in this order, in few round trips."""
-    sent = 0
+    sent = tried = 0
     for batch in _batches(tasks):
+        tried += len(batch)
         try:
             outcomes = get_lock_manager().request_many(map(lock_request, batch))
         except TaskLocksError as error:
@@ -105,7 +106,7 @@ def send_many_or_warn(tasks: Sequence[Task]) -> None:
         for task, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, TaskLocksError):
                 emit("task.not_sent", task=task.pk, name=task.name, error=outcome)
-    for batch in _batches(tasks[:sent]):
+    for batch in _batches(tasks[:tried]):
         _withdraw_ended(batch)
 
 

@@ -13,7 +13,7 @@ from django_task_locks.locks.resources import normalized
 _QUEUE = re.compile(r"\S{1,100}")
 _VERSION = re.compile(r"[^\s=]{1,100}")
 _SLOT = re.compile(r"[0-9]{1,6}\.[0-9]{1,15}")
-_END_OF_TIME = 253_402_300_800
+END_OF_TIME = 253_402_300_800  # Unix time: the year 9999 is over
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 
@@ -162,6 +162,9 @@ class LockRequest(_Demand):
         values = (id, exclusive, shared, priority, lane, claimant, label, run_after)
         return tuple.__new__(cls, values)
 
+    def __reduce__(self) -> Any:  # what a NamedTuple has for it gives values without names
+        return self._make, (tuple(self),)
+
     @property
     def owner(self) -> str:
         return self.claimant.owner if self.claimant else queue_owner(self.lane.queue)
@@ -170,7 +173,7 @@ class LockRequest(_Demand):
 def _check_run_after(moment: float, claimant: Claimant | None) -> None:
     if claimant is not None:
         raise InvalidTask(f"run_after {moment!r}: a process takes its locks at once: None")
-    if not 0 <= moment < _END_OF_TIME:
+    if not 0 <= moment < END_OF_TIME:
         raise InvalidTask(f"run_after {moment!r}: a Unix time from 0 to the year 9999, or None")
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
@@ -232,6 +233,17 @@ class TestMany:
         found = [Task.objects.get(pk=row.pk) for row in rows]
         assert repr([task.args for task in found]) == repr(given)
         assert repr([task.result for task in found]) == repr([args or None for args in given])
+
+    def test_an_hour_that_comes_twice_stays_two(self) -> None:
+        """Python takes its times for equal."""
+        first = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+        moments = [first, first.replace(fold=1)]
+        rows = [TaskFactory.build(run_after=moment) for moment in moments]
+
+        new_rows.insert_many(rows, "default", batch_size=2)
+
+        found = [Task.objects.get(pk=row.pk).run_after for row in rows]
+        assert found == [datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1)]
 
     def test_no_more_statements_than_batches(self) -> None:
         rows = TaskFactory.build_batch(7)

@@ -66,6 +66,7 @@ class TestTime:
             60,
             "2100-01-01",
             datetime.max,
+            datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-5))),
         ],
         ids=repr,
     )

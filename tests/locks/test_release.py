@@ -320,6 +320,30 @@ class TestLockThatAnOperatorDeleted:
         assert lost.inspect_resource("r").holders[0].id == "c"
 
 
+class TestSharedLockThatAnOperatorDeleted:
+    @pytest.fixture
+    def lost(self, manager: LockManager, redis_client: Redis, keys: Keys) -> LockManager:
+        """One with a holder and a waiter, in a process that has taken locks before."""
+        manager.request(hold("before", "x"))
+        manager.request(hold("a", shared=["r"]))
+        manager.request(hold("w", "r"))
+        redis_client.delete(keys.lock("r"))
+        return manager
+
+    def test_nobody_passes_the_waiter(self, lost: LockManager) -> None:
+        assert lost.request(hold("b", shared=["r"])) == Waiting("b")
+
+    def test_who_waits_behind_an_exclusive_holder_is_not_forgotten(
+        self, manager: LockManager, redis_client: Redis, keys: Keys
+    ) -> None:
+        manager.request(hold("before", "x"))
+        manager.request(hold("a", "r"))
+        manager.request(hold("w", shared=["r"]))
+        redis_client.delete(keys.lock("r"))
+        assert isinstance(manager.request(hold("b", shared=["r"])), Grant)
+        assert manager.release("b") == Ended("done", ("w",))
+
+
 class TestFromHoldToHold:
     """The usual hand-over of one resource, which takes fewer commands than others."""
 

@@ -1,5 +1,7 @@
 """The values that go into the lock manager: validated before anything is sent."""
 
+import pickle
+from copy import copy, deepcopy
 from typing import Any
 
 import pytest
@@ -59,6 +61,11 @@ class TestLockRequest:
     def test_an_empty_id_is_refused(self) -> None:
         with pytest.raises(InvalidResource, match="id"):
             LockRequest(id="")
+
+    def test_it_can_be_copied_and_pickled(self) -> None:
+        request = LockRequest(id="a", exclusive=("r",), shared=("s",), priority=3)
+        assert copy(request) == deepcopy(request) == pickle.loads(pickle.dumps(request)) == request  # noqa: S301
+        assert type(copy(request)) is LockRequest
 
     def test_it_cannot_be_changed(self) -> None:
         with pytest.raises(AttributeError):

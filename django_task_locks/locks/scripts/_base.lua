@@ -65,7 +65,7 @@ end
 
 -- The id of a lock's only shared holder; nil where its value is anything else.
 local function sole_in(value)
-  return type(value) == 'string' and value:sub(1, 1) == SOLE and value:sub(2) or nil
+  return type(value) == 'string' and #value > 1 and value:sub(1, 1) == SOLE and value:sub(2) or nil
 end
 
 -- Who holds a resource: "exclusive" or "shared" and a list of ids, of a set of them `most` (all without

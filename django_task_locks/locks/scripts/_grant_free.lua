@@ -16,12 +16,15 @@ repeat
   local exclusive = { unpack(ARGV, 11, 10 + exclusive_count) }
   local shared, are_sole, names = { unpack(ARGV, 11 + exclusive_count) }, true, nil
   if shared[1] then
-    names = { unpack(shared) }
-    for index = 1, #shared do names[index] = LOCK .. shared[index] end
+    names = { unpack(ARGV, 1, 2 * #shared) }
+    for index = 1, #shared do
+      names[index] = LOCK .. shared[index]
+      names[#shared + index] = WAIT .. shared[index] -- the lock may have been deleted by hand
+    end
     are_sole = redis.call('EXISTS', unpack(names)) == 0
     if not are_sole then -- there may be others, and somebody who waits for their end
       for index = 1, #shared do names[index] = WAIT_X .. shared[index] end
-      if redis.call('EXISTS', unpack(names)) > 0 then break end
+      if redis.call('EXISTS', unpack(names, 1, #shared)) > 0 then break end
     end
   end
 
