@@ -341,7 +341,8 @@ class TestSharedLockThatAnOperatorDeleted:
         manager.request(hold("w", shared=["r"]))
         redis_client.delete(keys.lock("r"))
         assert isinstance(manager.request(hold("b", shared=["r"])), Grant)
-        assert manager.release("b") == Ended("done", ("w",))
+        assert manager.release("b") == Ended("done")
+        assert manager.release("a") == Ended("done", ("w",))
 
 
 class TestFromHoldToHold:
