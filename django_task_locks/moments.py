@@ -22,9 +22,8 @@ def moment(value: Any, what: str, name: str) -> datetime | None:
     try:
         if isinstance(value, timedelta) and value >= timedelta():
             return in_seconds(value.total_seconds())
-        if isinstance(value, datetime) and timezone.is_aware(value):
-            if value.timestamp() >= END_OF_TIME:
-                raise OverflowError
+        is_moment = isinstance(value, datetime) and timezone.is_aware(value)
+        if is_moment and value.timestamp() < END_OF_TIME:
             return value if settings.USE_TZ else timezone.make_naive(value)
     except OverflowError:
         pass
