@@ -13,7 +13,7 @@ from redis import Redis
 
 from django_task_locks.exceptions import ForeignValue, OwnerClosed
 from django_task_locks.locks import LockManager
-from django_task_locks.locks.keys import Keys
+from django_task_locks.locks.keys import SOLE, Keys
 from django_task_locks.locks.requests import Blocked, Ended, Grant, Idle, Waiting
 from tests.locks.conftest import PREFIX
 from tests.locks.scene import KEYS, OPERATIONS, OTHER_LANE, is_intact, let_time_pass, prepare
@@ -176,15 +176,25 @@ class TestOnlyThoseWhoNeedItNotice:
         redis_client.delete(foreign_lock)
         assert manager.request(task("a", "good", "bad")) == Grant("a", None)
 
+    @pytest.mark.parametrize(
+        ("text", "mode", "holder"),
+        [
+            ("somebody", "exclusive", "somebody"),
+            (SOLE, "exclusive", SOLE),
+            (f"{SOLE}somebody", "shared", "somebody"),
+        ],
+    )
     def test_text_in_a_lock_is_a_holder_that_nobody_knows(
-        self, manager: LockManager, redis_client: Redis
+        self, manager: LockManager, redis_client: Redis, text: str, mode: str, holder: str
     ) -> None:
         """Held, not free, and no error: it may be a lock of another version of this package."""
-        redis_client.set(KEYS.lock("r"), "somebody")
-        assert manager.request(task("a", "r")) == Waiting("a")
-        reply = manager.try_request(task("b", shared=["r"]))
+        redis_client.set(KEYS.lock("r"), text)
+        reply = manager.try_request(task("b", "r"))
         assert isinstance(reply, Blocked)
-        assert ("exclusive", "somebody") in [(found.mode, found.id) for found in reply.blockers]
+        assert [(found.mode, found.id) for found in reply.blockers] == [(mode, holder)]
+        reply = manager.try_request(task("c", shared=["r"]))
+        assert isinstance(reply, Blocked) == (mode == "exclusive")
+        assert manager.request(task("a", "r")) == Waiting("a")
 
 
 class TestHandOver:
