@@ -77,10 +77,12 @@ class Stamp:
 
 
 def read(file: Path) -> list[Stay]:
-    """All stays, by their beginning."""
+    """All stays, by their beginning. What is just being written may be there in part: it does not
+    count yet.
+    """
     stays: dict[str, Stay] = {}
-    lines = file.read_text().splitlines() if file.exists() else []
-    for line in map(json.loads, lines):
+    written, _, _ = file.read_text().rpartition("\n") if file.exists() else ("", "", "")
+    for line in map(json.loads, written.splitlines()):
         what, run, at = line.pop("what"), line.pop("run"), line.pop("at")
         if what == "begin":
             stays[run] = Stay(began=at, run=run, **line)

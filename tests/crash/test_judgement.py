@@ -38,6 +38,17 @@ def test_bodies_that_conflict_must_not_be_there_at_the_same_time(
     assert overlaps([READER, other]) == ([(READER, other)] if is_wrong else [])
 
 
+def test_evidence_that_is_just_being_written_does_not_count_yet(tmp_path: Path) -> None:
+    file = tmp_path / "evidence"
+    with evidence.recorded(str(file), "whole", "1", ["r"], []):
+        pass
+    whole = file.read_text()
+    file.write_text(whole + whole[:40])
+    assert [stay.label for stay in evidence.read(file)] == ["whole"]
+    file.write_text(whole[:40])
+    assert evidence.read(file) == []
+
+
 def test_evidence_tells_of_a_body_that_was_killed_until_when_it_lived_at_least(
     tmp_path: Path,
 ) -> None:

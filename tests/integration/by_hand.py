@@ -1,11 +1,10 @@
 """A worker's steps one by one, so that a test can do something between any two of them."""
 
-import time
 from dataclasses import replace
 
 from django_task_locks.exceptions import InvalidTransition
 from django_task_locks.locks import LockManager
-from django_task_locks.locks.requests import Claimant, Claimed, Idle, Lanes, RequestInfo
+from django_task_locks.locks.requests import Claimant, Claimed, Lanes, RequestInfo
 from django_task_locks.models import AppStatus, Task
 from tests.factories import AppStatusFactory
 
@@ -36,13 +35,6 @@ class HandWorker:
             reply = self.locks.claim(self.claimant, self._version, self._lanes)
             if isinstance(reply, Lanes):
                 self._version, self._lanes = reply.version, tuple(reply.lanes)
-                continue
-            if (
-                isinstance(reply, Idle)
-                and reply.next_due_in is not None
-                and reply.next_due_in < 0.1
-            ):
-                time.sleep(reply.next_due_in)  # due at once, to the millisecond
                 continue
             assert isinstance(reply, Claimed), "nothing is ready"
             return reply
