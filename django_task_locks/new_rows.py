@@ -94,12 +94,6 @@ def _lasting_defaults(model: type[models.Model]) -> dict[str, Any]:
     }
 
 
-def _values(field: Any, instances: Sequence[models.Model]) -> list[Any]:
-    if type(field).pre_save is models.Field.pre_save:  # as most, which give what is there
-        return list(map(attrgetter(field.attname), instances))
-    return [field.pre_save(instance, True) for instance in instances]
-
-
 # -- one row ---------------------------------------------------------------------------------------
 
 
@@ -186,3 +180,9 @@ def _rows(
     into, what = ", ".join(columns), ", ".join(selected)
     sql = f"INSERT INTO {table} ({into}) SELECT {what} FROM UNNEST({', '.join(lists)})"  # noqa: S608
     return sql, list(params)
+
+
+def _values(field: Any, instances: Sequence[models.Model]) -> list[Any]:
+    if type(field).pre_save is models.Field.pre_save:  # as most, which give what is there
+        return list(map(attrgetter(field.attname), instances))
+    return [field.pre_save(instance, True) for instance in instances]
